@@ -1,0 +1,37 @@
+# Each target sets up all it needs: a fresh machine with Python 3.11 or newer, make and pip.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint docs lock clean
+
+demo: .venv/installed
+	$(BIN)/dragoman demo
+
+test: lint
+	$(BIN)/pytest --quiet
+
+lint: .venv/installed
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --quiet --check
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+
+docs: .venv/installed
+	$(BIN)/dragoman settings > docs/settings.md
+
+.venv/installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Pins what a fresh environment resolves to. torch comes first and exactly, so that nothing
+# pulls another build; the local tag (+cpu) is dropped, so that GPU machines get theirs.
+lock:
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet torch==2.13.0
+	build/lock/bin/pip install --quiet --editable '.[dev]'
+	build/lock/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
+
+clean:
+	rm -rf .venv build demo .mypy_cache .ruff_cache .pytest_cache

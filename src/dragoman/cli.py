@@ -1,0 +1,95 @@
+"""The verbs, nothing else; heavy imports wait until a verb needs them."""
+
+import argparse
+import errno
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman import __version__
+from dragoman.config_file import load_config
+from dragoman.console import say
+from dragoman.errors import SystemFault, UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's."""
+    parsed = _parse(arguments)
+    try:
+        parsed.verb(parsed)
+    except UserError as error:
+        _fail(str(error), 2)
+    except SystemFault as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        system = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
+        _fail(f"{where}{error.strerror or error}", 1 if system else 2)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    for line in message.splitlines():
+        say(f"dragoman: {line}")
+    sys.exit(code)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    # argparse gives up on overrides that stand behind an option; they are welcome anywhere.
+    parsed, rest = parser.parse_known_args(arguments)
+    unknown = [word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if rest:
+        parsed.overrides += rest
+    return parsed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dragoman",
+        description="Train translation models across machines; learn the truth about the run.",
+    )
+    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    demo = verbs.add_parser("demo", help="the whole story on the embedded corpus")
+    demo.add_argument("--folder", type=Path, default=Path("demo"), help="where to put everything")
+    demo.set_defaults(verb=_demo)
+
+    prepare = verbs.add_parser("prepare", help="raw text -> prepared corpus")
+    _add_config(prepare)
+    prepare.add_argument("--processes", type=int, help="worker processes (default: all cores)")
+    prepare.set_defaults(verb=_prepare)
+
+    settings = verbs.add_parser("settings", help="print every setting with its default")
+    settings.set_defaults(verb=_settings)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=c", help="settings to override")
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    from dragoman.demo import run_demo
+
+    run_demo(arguments.folder)
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    config = load_config(arguments.config, arguments.overrides)
+
+    from dragoman.corpus.prepare import prepare
+    from dragoman.corpus.summary import summarize
+
+    print(summarize(prepare(config, arguments.processes)))
+
+
+def _settings(_: argparse.Namespace) -> None:
+    from dragoman.settings_page import render_settings
+
+    print(render_settings(), end="")

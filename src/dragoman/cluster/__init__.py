@@ -1,0 +1,1 @@
+"""Many processes, many machines; the only place that knows ranks."""

@@ -1,0 +1,210 @@
+"""TOML and `a.b=c` overrides <-> dataclasses: strict, and all problems reported at once."""
+
+import difflib
+import json
+import re
+import tomllib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from dragoman.config import Config, contradictions
+from dragoman.errors import UserError
+
+
+class ConfigError(UserError):
+    """One or more problems of a config, one line each."""
+
+    def __init__(self, origin: str, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(f"{origin}: {problem}" for problem in problems))
+        self.problems = tuple(problems)
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file, apply the overrides, and check everything."""
+    table = _read_toml(path)
+    problems: list[str] = []
+    for override in overrides:
+        problems += _apply_override(table, override)
+    config: Config = _Reader(path.resolve().parent, problems).section(Config, table, "")
+    if not problems:
+        problems += contradictions(config)
+    if problems:
+        raise ConfigError(str(path), problems)
+    return config
+
+
+def dump_config(config: Config) -> str:
+    """Write a config as TOML, every setting spelled out."""
+    lines = []
+    for section, settings in asdict(config).items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Give every setting its dotted name, as overrides and comparisons use it."""
+    return {
+        f"{section}.{key}": value
+        for section, settings in asdict(config).items()
+        for key, value in settings.items()
+    }
+
+
+def settings_of(section: type) -> Iterator[tuple[Field[Any], Any]]:
+    """Each setting of a section with its resolved type."""
+    hints = get_type_hints(section)
+    for item in fields(section):
+        yield item, hints[item.name]
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such config file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder, not a config file") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text, so not a TOML config file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def _apply_override(table: dict[str, Any], override: str) -> list[str]:
+    """Put one `a.b=c` into the table; a bare word on the right is a string."""
+    key, equals, value = override.partition("=")
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)+", key.strip()):
+        return [f"override {override!r}: write section.setting=value, as in training.steps=1000"]
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        if not re.fullmatch(r"[\w./+-]+", value):
+            return [f"override {override!r}: {value!r} is not a TOML value"]
+        parsed = value
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            return [f"override {override!r}: {parent} is not a table"]
+    table[last] = parsed
+    return []
+
+
+class _Reader:
+    """Turns tables into dataclasses, collecting problems instead of stopping at the first."""
+
+    def __init__(self, base: Path, problems: list[str]) -> None:
+        self.base = base
+        self.problems = problems
+
+    def section(self, kind: type, table: Any, name: str) -> Any:
+        """Read one table as the dataclass `kind`."""
+        if not isinstance(table, dict):
+            self.problems.append(f"{name} must be a table, not {_toml(table)}")
+            table = {}
+        known = {item.name: (item, hint) for item, hint in settings_of(kind)}
+        for key in table.keys() - known.keys():
+            self.problems.append(_unknown(key, name, list(known)))
+        values = {}
+        for key, (item, hint) in known.items():
+            if key in table:
+                values[key] = self.value(hint, table[key], _join(name, key), item.metadata)
+            elif item.default is MISSING and item.default_factory is MISSING:
+                values[key] = self.section(hint, {}, _join(name, key))
+        return kind(**values)
+
+    def value(self, hint: Any, value: Any, name: str, metadata: Mapping[str, Any]) -> Any:
+        """Check one value against its type and range."""
+        if is_dataclass(hint):
+            return self.section(hint, value, name)  # type: ignore[arg-type]
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is tuple:
+            if not isinstance(value, list):
+                return self._wrong(name, value, "a list")
+            return tuple(
+                self.value(arguments[0], item, f"{name}[{index}]", metadata)
+                for index, item in enumerate(value)
+            )
+        if origin is Mapping:
+            if not isinstance(value, dict):
+                return self._wrong(name, value, "a table")
+            return {
+                key: self.value(arguments[1], item, _join(name, key), metadata)
+                for key, item in value.items()
+            }
+        checked = _scalar(hint, value)
+        if checked is None:
+            return self._wrong(name, value, describe_type(hint))
+        self._check_range(name, checked, metadata)
+        if metadata.get("is_path") and checked:
+            checked = str(self.base / Path(checked).expanduser())
+        return checked
+
+    def _wrong(self, name: str, value: Any, wanted: str) -> None:
+        self.problems.append(f"{name} must be {wanted}, not {_toml(value)}")
+
+    def _check_range(self, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+        if not isinstance(value, (int, float)):
+            return
+        minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
+        if minimum is not None and not value >= minimum:
+            self.problems.append(f"{name} must be at least {minimum:,g}, not {value:,g}")
+        if maximum is not None and not value <= maximum:
+            self.problems.append(f"{name} must be at most {maximum:,g}, not {value:,g}")
+
+
+def describe_type(hint: Any) -> str:
+    """Say in words what a setting accepts."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(json.dumps(choice) for choice in arguments)
+    if origin in (Union, types.UnionType):
+        known = [describe_type(option) for option in arguments if option is not type(None)]
+        return " or ".join(known)
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    return names.get(hint, "a table")
+
+
+def _scalar(hint: Any, value: Any) -> Any:
+    """Return the value as the type asks for it, or None if it does not fit."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value if value in arguments and not isinstance(value, bool) else None
+    if origin in (Union, types.UnionType):
+        fitting = (_scalar(option, value) for option in arguments if option is not type(None))
+        return next((fit for fit in fitting if fit is not None), None)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value if type(value) is hint else None
+
+
+def _unknown(key: str, section: str, known: list[str]) -> str:
+    what = "setting" if section else "section"
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = (
+        f"; did you mean {_join(section, close[0])}?" if close else f"; known: {', '.join(known)}"
+    )
+    return f"{_join(section, key)}: unknown {what}{hint}"
+
+
+def _join(section: str, key: str) -> str:
+    return f"{section}.{key}" if section else key
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, str):
+        # TOML's basic strings take JSON's escapes, but DEL must be escaped too.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

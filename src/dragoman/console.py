@@ -1,0 +1,73 @@
+"""What people see while they wait: bars on a terminal, plain lines in a log."""
+
+import sys
+import time
+from types import TracebackType
+from typing import TextIO
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def say(message: str = "", stream: TextIO | None = None) -> None:
+    """Print one line of status where it does not mix with results."""
+    print(message, file=stream or sys.stderr, flush=True)
+
+
+class Progress:
+    """Counts towards a total; shows rate and time left."""
+
+    def __init__(self, title: str, total: int, unit: str) -> None:
+        self._title, self._total, self._unit = title, total, unit
+        self._done = 0
+        self._start = self._last_line = time.monotonic()
+        self._bar = _make_bar(title, total, unit) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> "Progress":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+        elif error is None:
+            seconds = time.monotonic() - self._start
+            say(f"{self._title}: {self._done:,} {self._unit} in {seconds:.1f} s")
+
+    def advance(self, amount: int) -> None:
+        """Add to what is done."""
+        self._done += amount
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], advance=amount)
+            return
+        now = time.monotonic()
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            rate = self._done / (now - self._start)
+            left = (self._total - self._done) / rate if rate else float("inf")
+            say(
+                f"{self._title}: {self._done / max(self._total, 1):4.0%}, "
+                f"{rate:,.0f} {self._unit}/s, {left:.0f} s left"
+            )
+
+
+def _make_bar(title: str, total: int, unit: str):  # type: ignore[no-untyped-def]
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TaskProgressColumn as Percentage
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        Percentage(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    bar.add_task(title, total=total, rate="")
+    return bar

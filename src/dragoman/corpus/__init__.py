@@ -1,0 +1,1 @@
+"""Text -> prepared corpus -> packed rows."""

@@ -1,0 +1,199 @@
+"""The passes over all text: clean, sample, encode; on all cores, in bounded memory."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import compress, islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.child_process import die_with_parent
+from dragoman.config import CleaningSettings
+from dragoman.console import Progress
+from dragoman.corpus.clean import clean_chunk, first_occurrences
+from dragoman.corpus.store import PairTokens, Shuffler, pack_lines
+from dragoman.corpus.subwords import Subwords
+from dragoman.corpus.text import TextFiles, read_chunks
+from dragoman.errors import SystemFault
+
+LINES_PER_CHUNK = 5_000
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class CleanText:
+    """Cleaned text on disk, one pair a line, and which of its lines are no duplicates."""
+
+    source: Path
+    target: Path
+    keep: NDArray[np.bool_]
+    removed: Counter[str]
+    raw_pairs: int
+    raw_bytes: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TextChunk:
+    """Consecutive cleaned pairs, on their way to a worker."""
+
+    source: list[bytes]
+    target: list[bytes]
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """The tokens of the pairs that are not too long."""
+
+    pairs: PairTokens
+    too_long: int
+    source_bytes: int
+    target_bytes: int
+
+
+def clean_pass(
+    texts: Sequence[TextFiles], settings: CleaningSettings, folder: Path, processes: int
+) -> CleanText:
+    """Filter all raw text into two files."""
+    paths = folder / "clean.source", folder / "clean.target"
+    packed_bytes = sum(path.stat().st_size for files in texts for path in files.paths)
+    chunks = (chunk for files in texts for chunk in read_chunks(files, LINES_PER_CHUNK))
+    removed: Counter[str] = Counter()
+    raw_pairs, raw_bytes = 0, [0, 0]
+    hashes = []
+    with (
+        _workers(processes, die_with_parent) as pool,
+        Progress("cleaning", packed_bytes, "bytes") as progress,
+        open(paths[0], "wb") as source,
+        open(paths[1], "wb") as target,
+    ):
+        clean = partial(clean_chunk, settings=settings)
+        for chunk in _ordered_map(pool, clean, chunks, processes):
+            source.write(chunk.source)
+            target.write(chunk.target)
+            hashes.append(chunk.hashes)
+            removed += chunk.removed
+            raw_pairs += chunk.raw_pairs
+            raw_bytes[0] += chunk.raw_source_bytes
+            raw_bytes[1] += chunk.raw_target_bytes
+            progress.advance(chunk.packed_bytes)
+    pair_hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
+    if settings.drop_duplicates:
+        keep = first_occurrences(pair_hashes)
+        removed["duplicate"] = int(len(keep) - keep.sum())
+    else:
+        keep = np.ones(len(pair_hashes), dtype=bool)
+    return CleanText(*paths, keep, removed, raw_pairs, (raw_bytes[0], raw_bytes[1]))
+
+
+def sample_pass(text: CleanText, sides: Sequence[Path], pairs: int) -> Iterator[bytes]:
+    """Read an even sample of at most `pairs` pairs, the given sides one after the other."""
+    kept = np.flatnonzero(text.keep)
+    chosen = np.zeros(len(text.keep), dtype=bool)
+    chosen[kept[np.linspace(0, len(kept) - 1, min(pairs, len(kept))).astype(np.int64)]] = True
+    for side in sides:
+        with open(side, "rb") as lines:
+            yield from compress(lines, chosen)
+
+
+def encode_pass(
+    text: CleanText,
+    models: Sequence[Path],
+    max_tokens: int,
+    dtype: str,
+    shuffler: Shuffler,
+    processes: int,
+) -> tuple[int, tuple[int, int]]:
+    """Turn text into tokens; return how many pairs were too long and the bytes of the rest."""
+    too_long, source_bytes, target_bytes = 0, 0, 0
+    kept = int(text.keep.sum())
+    with (
+        _workers(processes, _load_models, list(models)) as pool,
+        Progress("encoding", kept, "pairs") as progress,
+    ):
+        encode = partial(_encode_chunk, max_tokens=max_tokens, dtype=dtype)
+        for chunk in _ordered_map(pool, encode, _kept_chunks(text), processes):
+            shuffler.add(chunk.pairs)
+            too_long += chunk.too_long
+            source_bytes += chunk.source_bytes
+            target_bytes += chunk.target_bytes
+            progress.advance(len(chunk.pairs) + chunk.too_long)
+    return too_long, (source_bytes, target_bytes)
+
+
+def _kept_chunks(text: CleanText) -> Iterator[TextChunk]:
+    with open(text.source, "rb") as source, open(text.target, "rb") as target:
+        for start in range(0, len(text.keep), LINES_PER_CHUNK):
+            keep = text.keep[start : start + LINES_PER_CHUNK]
+            sides = [
+                [line[:-1] for line in compress(islice(file, len(keep)), keep)]
+                for file in (source, target)
+            ]
+            yield TextChunk(*sides)
+
+
+_models: list[Subwords] = []  # Of a worker process, loaded once when it starts.
+
+
+def _load_models(paths: Sequence[Path]) -> None:
+    die_with_parent()
+    _models.extend(Subwords(path.read_bytes()) for path in paths)
+
+
+def _encode_chunk(chunk: TextChunk, max_tokens: int, dtype: str) -> EncodedChunk:
+    sides = chunk.source, chunk.target
+    encoded = [
+        model.encode([line.decode() for line in side])
+        for model, side in zip((_models[0], _models[-1]), sides, strict=True)
+    ]
+    fits = [
+        len(source) <= max_tokens and len(target) <= max_tokens
+        for source, target in zip(*encoded, strict=True)
+    ]
+    pairs = PairTokens(*(pack_lines(list(compress(side, fits)), dtype) for side in encoded))
+    # One byte more for the line end, so that sizes compare with files on disk.
+    source_bytes, target_bytes = (
+        sum(len(line) + 1 for line in compress(side, fits)) for side in sides
+    )
+    return EncodedChunk(pairs, len(fits) - sum(fits), source_bytes, target_bytes)
+
+
+@contextmanager
+def _workers(
+    processes: int, initializer: Callable[..., None], *arguments: object
+) -> Iterator[ProcessPoolExecutor]:
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer, arguments)
+    try:
+        yield pool
+    except BrokenProcessPool:
+        raise SystemFault(
+            "a worker process was killed, perhaps for want of memory; "
+            "try again with fewer, as in --processes 1"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _ordered_map(
+    pool: ProcessPoolExecutor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    processes: int,
+) -> Iterator[Result]:
+    """Results in the order of the items, with only a few chunks under way at a time."""
+    under_way: deque[Future[Result]] = deque()
+    for item in items:
+        under_way.append(pool.submit(function, item))
+        if len(under_way) > 2 * processes:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()

@@ -1,0 +1,294 @@
+"""The whole of `dragoman prepare`: raw text -> prepared corpus."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256 as hash_bytes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman import __version__
+from dragoman.config import CleaningSettings, Config, VocabularySettings
+from dragoman.console import say
+from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.passes import (
+    LINES_PER_CHUNK,
+    CleanText,
+    clean_pass,
+    encode_pass,
+    sample_pass,
+)
+from dragoman.corpus.store import (
+    FORMAT,
+    MANIFEST,
+    SIDES,
+    PairTokens,
+    PairWriter,
+    Shuffler,
+    damaged_files,
+    pack_lines,
+    read_manifest,
+)
+from dragoman.corpus.subwords import Subwords, load_subwords, train_subwords
+from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks, resolve_files
+from dragoman.errors import UserError
+from dragoman.files import exclusive, flush_folder, flush_to_disk, sha256, write_whole
+
+HISTOGRAM_STEP = 8  # Tokens per bar of the length histogram.
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Every file that goes into the corpus."""
+
+    train: list[TextFiles]
+    sets: dict[str, dict[str, list[TextFiles]]]  # "validation" and "test", each by name.
+    models: list[Path]
+
+    def paths(self) -> list[Path]:
+        """All files, in a fixed order."""
+        sets = (text for named in self.sets.values() for texts in named.values() for text in texts)
+        texts = [path for text in (*self.train, *sets) for path in text.paths]
+        return [*texts, *self.models]
+
+
+def prepare(config: Config, processes: int | None = None) -> dict[str, Any]:
+    """Build the prepared corpus unless it is already there; return its manifest."""
+    inputs = _find_inputs(config)
+    folder = Path(config.corpus.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"corpus.folder: {folder} is a file, not a folder") from None
+    with exclusive(folder, "preparing it"):
+        fingerprint = _fingerprint(config, inputs)
+        manifest = _up_to_date(folder, fingerprint)
+        if manifest:
+            say(f"{folder} is up to date: same text, same settings, nothing to do")
+            return manifest
+        _remove_leftovers(folder)
+        building = folder / "building"
+        building.mkdir()
+        try:
+            manifest = _build(config, inputs, building, processes or len(os.sched_getaffinity(0)))
+            manifest["fingerprint"] = fingerprint
+            _publish(folder, building, manifest)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        return manifest
+
+
+def _find_inputs(config: Config) -> Inputs:
+    corpus, vocabulary = config.corpus, config.vocabulary
+    train = [
+        files
+        for index, text in enumerate(corpus.train)
+        for files in resolve_files(text, f"corpus.train[{index}]")
+    ]
+    sets = {
+        kind: {name: resolve_files(text, f"corpus.{kind}.{name}") for name, text in named.items()}
+        for kind, named in (("validation", corpus.validation), ("test", corpus.test))
+    }
+    models = {
+        name: Path(path)
+        for name in ("model", "source_model", "target_model")
+        if (path := getattr(vocabulary, name))
+    }
+    for name, path in models.items():
+        load_subwords(path, f"vocabulary.{name}")
+    return Inputs(train, sets, list(models.values()))
+
+
+def _fingerprint(config: Config, inputs: Inputs) -> str:
+    """Checksum of all that decides the outcome: settings and the bytes of the inputs."""
+    # Where files lie does not matter, only what is in them.
+    elsewhere = {"folder", "train", "validation", "test", "model", "source_model", "target_model"}
+    identity = {
+        "format": FORMAT,
+        "settings": {
+            name: value
+            for section in (config.corpus, config.cleaning, config.vocabulary)
+            for name, value in asdict(section).items()
+            if name not in elsewhere
+        },
+        "sets": {
+            kind: {name: len(texts) for name, texts in named.items()}
+            for kind, named in inputs.sets.items()
+        },
+        "files": [(path.suffix, sha256(path)) for path in inputs.paths()],
+    }
+    return hash_bytes(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _up_to_date(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+    try:
+        manifest = read_manifest(folder)
+    except UserError:
+        return None
+    whole = not damaged_files(folder, manifest)
+    return manifest if whole and manifest["fingerprint"] == fingerprint else None
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what an earlier or killed preparation left behind, but never the corpus in force."""
+    try:
+        in_force = read_manifest(folder)["data"]
+    except UserError:
+        in_force = None
+    for path in (*folder.glob("building"), *folder.glob("corpus-*")):
+        if path.name != in_force:
+            shutil.rmtree(path)
+    for path in folder.glob(f".{MANIFEST}.*"):
+        path.unlink()
+
+
+def _publish(folder: Path, building: Path, manifest: dict[str, Any]) -> None:
+    """Put the new corpus in place; until the manifest's one move, the old one is in force."""
+    data = folder / f"corpus-{manifest['fingerprint'][:12]}"
+    if data.exists():  # The corpus in force has the same fingerprint but is damaged.
+        data = data.with_name(f"{data.name}-repaired")
+        shutil.rmtree(data, ignore_errors=True)
+    flush_folder(building)
+    building.rename(data)
+    manifest["data"] = data.name
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode())
+    _remove_leftovers(folder)
+
+
+def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict[str, Any]:
+    """Make all files of the corpus in a folder and describe them."""
+    text = clean_pass(inputs.train, config.cleaning, folder, processes)
+    removed = text.removed
+    if not text.keep.any():
+        _raise_empty(removed, text.raw_pairs)
+    models = _make_vocabulary(config.vocabulary, inputs.models, folder, text)
+    subwords = [Subwords(path.read_bytes()) for path in models]
+    dtype = "uint16" if max(model.size for model in subwords) <= 1 << 16 else "uint32"
+    shuffler = Shuffler(folder, len(text.keep), dtype, config.corpus.seed)
+    removed["too_many_tokens"], clean_bytes = encode_pass(
+        text, models, config.cleaning.max_tokens, dtype, shuffler, processes
+    )
+    with PairWriter(folder, "train") as writer:
+        shuffler.write(writer)
+    if not writer.pairs:
+        _raise_empty(removed, text.raw_pairs)
+    text.source.unlink()
+    text.target.unlink()
+    sets = {
+        kind: {
+            name: _write_set(texts, folder, f"{kind}.{name}", subwords, config.cleaning, dtype)
+            for name, texts in named.items()
+        }
+        for kind, named in inputs.sets.items()
+    }
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.iterdir())
+    }
+    prepared_bytes = [
+        sum(files[f"train.{side}.{part}"]["bytes"] for part in ("tokens", "offsets"))
+        for side in SIDES
+    ]
+    return {
+        "format": FORMAT,
+        "dragoman": __version__,
+        "identity": hash_bytes(json.dumps(files, sort_keys=True).encode()).hexdigest(),
+        "languages": {
+            "source": config.corpus.source_language,
+            "target": config.corpus.target_language,
+        },
+        "settings": {
+            name: asdict(getattr(config, name)) for name in ("corpus", "cleaning", "vocabulary")
+        },
+        "pairs": {"raw": text.raw_pairs, "prepared": writer.pairs},
+        "filters": {name: removed[name] for name in FILTERS},
+        "bytes": {
+            side: {"raw": raw, "cleaned": cleaned, "prepared": prepared}
+            for side, raw, cleaned, prepared in zip(
+                SIDES, text.raw_bytes, clean_bytes, prepared_bytes, strict=True
+            )
+        },
+        "tokens": dict(zip(SIDES, writer.tokens, strict=True)),
+        "length_histogram": {
+            "tokens_per_bar": HISTOGRAM_STEP,
+            **{side: _histogram(folder / f"train.{side}.offsets") for side in SIDES},
+        },
+        "vocabulary": {
+            "files": [path.name for path in models],
+            "sizes": [model.size for model in subwords],
+            "dtype": dtype,
+        },
+        "sets": sets,
+        "files": files,
+    }
+
+
+def _make_vocabulary(
+    settings: VocabularySettings,
+    given: Sequence[Path],
+    folder: Path,
+    text: CleanText,
+) -> list[Path]:
+    """Put one joint or two single sentencepiece models into the folder."""
+    names = ["subwords.model"] if settings.joint else [f"subwords.{side}.model" for side in SIDES]
+    paths = [folder / name for name in names]
+    if given:
+        for origin, path in zip(given, paths, strict=True):
+            shutil.copyfile(origin, path)
+        return paths
+    sides = [[text.source, text.target]] if settings.joint else [[text.source], [text.target]]
+    for path, files in zip(paths, sides, strict=True):
+        say(f"training {settings.size:,} subwords")
+        path.write_bytes(train_subwords(sample_pass(text, files, settings.sample_pairs), settings))
+    return paths
+
+
+def _write_set(
+    texts: Sequence[TextFiles],
+    folder: Path,
+    stem: str,
+    subwords: Sequence[Subwords],
+    settings: CleaningSettings,
+    dtype: str,
+) -> dict[str, int]:
+    """Write an evaluation set: raw text for BLEU, tokens for the loss; nothing is filtered."""
+    pairs = 0
+    with (
+        PairWriter(folder, stem) as writer,
+        open(folder / f"{stem}.source.txt", "w", encoding="utf-8", newline="\n") as source_file,
+        open(folder / f"{stem}.target.txt", "w", encoding="utf-8", newline="\n") as target_file,
+    ):
+        for chunk in (chunk for files in texts for chunk in read_chunks(files, LINES_PER_CHUNK)):
+            encoded = []
+            for lines, path, model, file in (
+                (chunk.source, chunk.files.paths[0], subwords[0], source_file),
+                (chunk.target, chunk.files.paths[-1], subwords[-1], target_file),
+            ):
+                text = [line or "" for line in decode(lines, path, chunk.first_line, skip=False)]
+                file.writelines(line + "\n" for line in text)
+                normal = [normalize(line, settings.normalize_punctuation).strip() for line in text]
+                encoded.append(pack_lines(model.encode(normal), dtype))
+            writer.append(PairTokens(*encoded))
+            pairs += len(chunk.source)
+        for file in (source_file, target_file):
+            flush_to_disk(file.buffer)
+    if not pairs:
+        raise UserError(f"corpus.{stem}: {texts[0].source} is empty: nothing to evaluate on")
+    return {"pairs": pairs, **dict(zip(SIDES, writer.tokens, strict=True))}
+
+
+def _histogram(offsets: Path) -> list[int]:
+    """Count lines by length, HISTOGRAM_STEP tokens to a bar."""
+    lengths = np.diff(np.memmap(offsets, np.int64, mode="r"))
+    counts: list[int] = np.bincount(lengths // HISTOGRAM_STEP).tolist()
+    return counts
+
+
+def _raise_empty(removed: dict[str, int], raw_pairs: int) -> None:
+    reasons = ", ".join(f"{name} {count:,}" for name, count in removed.items() if count)
+    detail = f"the filters removed all {raw_pairs:,} pairs ({reasons})" if raw_pairs else "no lines"
+    raise UserError(f"corpus.train is empty: {detail}")

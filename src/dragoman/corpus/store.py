@@ -1,0 +1,262 @@
+"""Memory-mapped token ids, and the manifest that vouches for them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.corpus.order import keyed_hash, keyed_permutation
+from dragoman.corpus.subwords import Subwords
+from dragoman.errors import UserError
+from dragoman.files import flush_to_disk
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+SIDES = ("source", "target")
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+Offsets = NDArray[np.int64]
+
+_PAIRS_PER_BUCKET = 250_000
+_MOST_BUCKETS = 200  # Each has four open files, and many systems allow 1,024.
+
+
+@dataclass(frozen=True)
+class SideTokens:
+    """The token ids of many lines end to end; line i is tokens[offsets[i]:offsets[i + 1]]."""
+
+    tokens: Tokens
+    offsets: Offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def line(self, index: int) -> Tokens:
+        """Token ids of one line, the end mark included."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    def lines(self, start: int, stop: int) -> "SideTokens":
+        """A copy of consecutive lines, in memory."""
+        offsets = np.array(self.offsets[start : stop + 1])
+        return SideTokens(np.array(self.tokens[offsets[0] : offsets[-1]]), offsets - offsets[0])
+
+    def take(self, order: NDArray[np.int64]) -> "SideTokens":
+        """A copy of the lines in another order."""
+        starts = self.offsets[order]
+        lengths = self.offsets[order + 1] - starts
+        offsets = offsets_of(lengths)
+        places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return SideTokens(self.tokens[places], offsets)
+
+
+def offsets_of(lengths: NDArray[np.int64]) -> Offsets:
+    """Where each line begins, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+@dataclass(frozen=True)
+class PairTokens:
+    """Both sides of parallel text."""
+
+    source: SideTokens
+    target: SideTokens
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """A validation or test set: raw text for BLEU, tokens for the loss."""
+
+    name: str
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    tokens: PairTokens
+
+
+class PreparedCorpus:
+    """A prepared corpus on disk, opened for reading."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self._data = folder / self.manifest["data"]
+        for path in damaged_files(folder, self.manifest):
+            raise UserError(f"{path} is missing or cut short; run `dragoman prepare` again")
+        self.train = self._pairs("train")
+
+    @property
+    def identity(self) -> str:
+        """Checksum of everything training reads; equal on machines with an equal corpus."""
+        identity: str = self.manifest["identity"]
+        return identity
+
+    def subwords(self) -> tuple[Subwords, Subwords]:
+        """The vocabularies of source and target; one and the same if joint."""
+        names = self.manifest["vocabulary"]["files"]
+        source = Subwords((self._data / names[0]).read_bytes())
+        return source, source if len(names) == 1 else Subwords((self._data / names[1]).read_bytes())
+
+    def evaluation_sets(self, kind: str) -> list[EvaluationSet]:
+        """All sets of a kind ("validation" or "test"), in the order of the config."""
+        return [self._evaluation_set(kind, name) for name in self.manifest["sets"][kind]]
+
+    def _evaluation_set(self, kind: str, name: str) -> EvaluationSet:
+        stem = f"{kind}.{name}"
+        source, target = (
+            tuple((self._data / f"{stem}.{side}.txt").read_text("utf-8").split("\n")[:-1])
+            for side in SIDES
+        )
+        return EvaluationSet(name, source, target, self._pairs(stem))
+
+    def _pairs(self, stem: str) -> PairTokens:
+        dtype = self.manifest["vocabulary"]["dtype"]
+        return PairTokens(
+            *(
+                SideTokens(
+                    _map(self._data / f"{stem}.{side}.tokens", dtype),
+                    _map(self._data / f"{stem}.{side}.offsets", "int64"),
+                )
+                for side in SIDES
+            )
+        )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read a prepared corpus's manifest."""
+    path = folder / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{folder} holds no prepared corpus; run `dragoman prepare` first"
+        ) from None
+    except ValueError:
+        raise UserError(f"{path} is damaged; run `dragoman prepare` again") from None
+    if manifest.get("format") != FORMAT:
+        raise UserError(
+            f"{path} has format {manifest.get('format')}, this Dragoman reads {FORMAT}; "
+            "run `dragoman prepare` again"
+        )
+    return manifest
+
+
+def damaged_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
+    """Files of the corpus that are missing or have another size than when they were made."""
+    data = folder / manifest["data"]
+    return [
+        data / name
+        for name, file in manifest["files"].items()
+        if not (data / name).is_file() or (data / name).stat().st_size != file["bytes"]
+    ]
+
+
+def _map(path: Path, dtype: str) -> NDArray[Any]:
+    # An empty file cannot be mapped.
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
+
+
+class PairWriter:
+    """Writes tokens and offsets of both sides, line after line."""
+
+    def __init__(self, folder: Path, stem: str) -> None:
+        self._files = [
+            (
+                open(folder / f"{stem}.{side}.tokens", "wb"),
+                open(folder / f"{stem}.{side}.offsets", "wb"),
+            )
+            for side in SIDES
+        ]
+        self.pairs = 0
+        self.tokens = [0, 0]
+        for _, offsets in self._files:
+            np.zeros(1, dtype=np.int64).tofile(offsets)
+
+    def append(self, pairs: PairTokens) -> None:
+        """Add consecutive pairs."""
+        self.pairs += len(pairs)
+        for index, side in enumerate((pairs.source, pairs.target)):
+            tokens, offsets = self._files[index]
+            tokens.write(side.tokens.tobytes())
+            offsets.write((side.offsets[1:] + self.tokens[index]).tobytes())
+            self.tokens[index] += len(side.tokens)
+
+    def close(self) -> None:
+        """Finish all files; their bytes are safe on the disk afterwards."""
+        for files in self._files:
+            for file in files:
+                flush_to_disk(file)
+                file.close()
+
+    def __enter__(self) -> "PairWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Shuffler:
+    """Shuffles more pairs than memory holds: spread at random over buckets, then each by itself."""
+
+    def __init__(self, folder: Path, pairs: int, dtype: str, seed: int) -> None:
+        self._dtype = dtype
+        self._seed = seed
+        self._seen = 0
+        buckets = min(_MOST_BUCKETS, max(1, -(-pairs // _PAIRS_PER_BUCKET)))
+        self._buckets = [
+            [open(folder / f"bucket-{bucket}.{part}", "w+b") for part in range(4)]
+            for bucket in range(buckets)
+        ]
+
+    def add(self, pairs: PairTokens) -> None:
+        """Spread consecutive pairs over the buckets."""
+        numbers = np.arange(self._seen, self._seen + len(pairs), dtype=np.uint64)
+        self._seen += len(pairs)
+        bucket = keyed_hash(numbers, self._seed, 0) % np.uint64(len(self._buckets))
+        order = np.argsort(bucket, kind="stable")
+        borders = np.searchsorted(bucket[order], np.arange(len(self._buckets) + 1))
+        for side_index, side in enumerate((pairs.source, pairs.target)):
+            sorted_side = side.take(order)
+            lengths = np.diff(sorted_side.offsets).astype(np.uint32)
+            for files, start, stop in zip(self._buckets, borders, borders[1:], strict=False):
+                tokens = sorted_side.tokens[sorted_side.offsets[start] : sorted_side.offsets[stop]]
+                files[2 * side_index].write(tokens.tobytes())
+                files[2 * side_index + 1].write(lengths[start:stop].tobytes())
+
+    def write(self, writer: PairWriter) -> None:
+        """Write everything added, in its random order, and drop the buckets."""
+        for number, files in enumerate(self._buckets):
+            sides = [self._read(files[2 * index], files[2 * index + 1]) for index in range(2)]
+            order = keyed_permutation(len(sides[0]), self._seed, 1, number)
+            writer.append(PairTokens(*(side.take(order) for side in sides)))
+            for file in files:
+                file.close()
+                Path(file.name).unlink()
+
+    def _read(self, tokens: BinaryIO, lengths: BinaryIO) -> SideTokens:
+        for file in (tokens, lengths):
+            file.seek(0)
+        line_lengths = np.fromfile(lengths, np.uint32).astype(np.int64)
+        return SideTokens(np.fromfile(tokens, self._dtype), offsets_of(line_lengths))
+
+
+def pack_lines(lines: Sequence[Sequence[int]], dtype: str) -> SideTokens:
+    """Lay lists of token ids end to end."""
+    lengths = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines))
+    offsets = offsets_of(lengths)
+    tokens = np.fromiter(chain.from_iterable(lines), dtype, count=offsets[-1])
+    return SideTokens(tokens, offsets)

@@ -1,0 +1,91 @@
+"""sentencepiece: train, encode, decode."""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from dragoman.config import VocabularySettings
+from dragoman.errors import UserError
+
+# sentencepiece writes blanks as U+2581, so a U+2581 of the text itself would come back as a
+# blank. It travels as a noncharacter instead, which byte fallback carries unharmed.
+BLANK_MARK, STAND_IN = "\u2581", "\ufdd0"
+
+TRAINING_THREADS = 8
+
+
+class Subwords:
+    """A trained vocabulary of one language, or of both."""
+
+    def __init__(self, model: bytes) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.size: int = self._processor.get_piece_size()
+        self.end: int = self._processor.eos_id()
+        # Models without a begin mark start their targets with the end mark, as Marian does.
+        begin: int = self._processor.bos_id()
+        self.begin = begin if begin >= 0 else self.end
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Turn normalised text into token ids, each line closed by the end mark."""
+        plain = [line.replace(BLANK_MARK, STAND_IN) for line in lines]
+        encoded: list[list[int]] = self._processor.encode(plain, add_eos=True)
+        return encoded
+
+    def decode(self, lines: Sequence[Sequence[int]]) -> list[str]:
+        """Turn token ids back into text; marks are left out."""
+        plain: list[str] = self._processor.decode([list(line) for line in lines])
+        return [line.replace(STAND_IN, BLANK_MARK) for line in plain]
+
+
+def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> bytes:
+    """Train a vocabulary on normalised lines and return the model's bytes."""
+    model = io.BytesIO()
+    plain = (line.decode().rstrip("\n").replace(BLANK_MARK, STAND_IN) for line in sample)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            # No file name and a fixed number of threads: both end up in the model's bytes,
+            # which must not depend on the machine.
+            sentence_iterator=plain,
+            num_threads=TRAINING_THREADS,
+            model_writer=model,
+            model_type=settings.kind,
+            vocab_size=settings.size,
+            character_coverage=settings.character_coverage,
+            byte_fallback=True,
+            # Text is normalised before, and blanks must survive a round trip.
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=1 << 20,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(
+            f"vocabulary.size = {settings.size} does not suit this text: {_reason(str(error))}"
+        ) from None
+    return model.getvalue()
+
+
+def load_subwords(path: Path, name: str) -> bytes:
+    """Read an existing sentencepiece model and check that it can close a sentence."""
+    try:
+        model = path.read_bytes()
+        subwords = Subwords(model)
+    except FileNotFoundError:
+        raise UserError(f"{name}: no such file: {path}") from None
+    except RuntimeError:
+        raise UserError(f"{name}: {path} is not a sentencepiece model") from None
+    if subwords.end < 0:
+        raise UserError(f"{name}: {path} has no end mark; train it with eos_id >= 0")
+    return model
+
+
+def _reason(message: str) -> str:
+    """The part of a sentencepiece error that a user can act on."""
+    if match := re.search(r"<= (\d+)", message):
+        return f"it must be at most {match[1]}"
+    if match := re.search(r"\d+ vs (\d+)", message):
+        return f"it must be at least {match[1]}"
+    return message.rsplit("] ", 1)[-1]

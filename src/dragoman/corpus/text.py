@@ -1,0 +1,218 @@
+"""Read parallel text: plain, .gz, .xz or .zst, two files or one TSV; decode and normalise."""
+
+import glob
+import gzip
+import lzma
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from dragoman.config import ParallelText
+from dragoman.errors import UserError
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+# Only what has a plain counterpart of the same meaning; language-specific marks stay.
+PLAIN_PUNCTUATION = str.maketrans(
+    {
+        "\N{LEFT SINGLE QUOTATION MARK}": "'",
+        "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+        "\N{SINGLE LOW-9 QUOTATION MARK}": "'",
+        "\N{SINGLE HIGH-REVERSED-9 QUOTATION MARK}": "'",
+        "\N{ACUTE ACCENT}": "'",
+        "`": "'",
+        "\N{LEFT DOUBLE QUOTATION MARK}": '"',
+        "\N{RIGHT DOUBLE QUOTATION MARK}": '"',
+        "\N{DOUBLE LOW-9 QUOTATION MARK}": '"',
+        "\N{DOUBLE HIGH-REVERSED-9 QUOTATION MARK}": '"',
+        "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}": '"',
+        "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}": '"',
+        "\N{EN DASH}": "-",
+        "\N{EM DASH}": "-",
+        "\N{NON-BREAKING HYPHEN}": "-",
+        "\N{HORIZONTAL ELLIPSIS}": "...",
+        "\N{NO-BREAK SPACE}": " ",
+        "\N{NARROW NO-BREAK SPACE}": " ",
+        "\N{THIN SPACE}": " ",
+    }
+)
+
+
+def normalize(text: str, punctuation: bool) -> str:
+    """Bring text into the one form that training and translation share."""
+    if punctuation:
+        text = text.translate(PLAIN_PUNCTUATION)
+    return unicodedata.normalize("NFC", text)
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """One resolved parallel text: one source and one target file, or one TSV."""
+
+    source: Path
+    target: Path | None  # None: `source` is a TSV with both sides.
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files to read."""
+        return (self.source,) if self.target is None else (self.source, self.target)
+
+
+@dataclass(frozen=True)
+class RawChunk:
+    """Consecutive lines of one text, as bytes with their line ends."""
+
+    files: TextFiles
+    first_line: int
+    source: list[bytes]
+    target: list[bytes]
+    packed_bytes: int  # Read from disk for this chunk, for the progress bar.
+
+
+def resolve_files(text: ParallelText, name: str) -> list[TextFiles]:
+    """Expand globs and pair the files up, sorted by name."""
+    if text.tsv:
+        return [TextFiles(path, None) for path in _expand(text.tsv, f"{name}.tsv")]
+    sources = _expand(text.source, f"{name}.source")
+    targets = _expand(text.target, f"{name}.target")
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{name}: {text.source} matches {len(sources)} files but {text.target} matches "
+            f"{len(targets)}: every source file needs its target file"
+        )
+    return [TextFiles(*pair) for pair in zip(sources, targets, strict=True)]
+
+
+def _expand(pattern: str, name: str) -> list[Path]:
+    if not glob.has_magic(pattern):
+        path = Path(pattern)
+        if not path.exists():
+            raise UserError(f"{name}: no such file: {pattern}")
+        if path.is_dir():
+            raise UserError(f"{name}: {pattern} is a folder; name a file or a pattern such as *.gz")
+        return [path]
+    matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 (the pattern may be absolute)
+    paths = [Path(match) for match in sorted(matches) if Path(match).is_file()]
+    if not paths:
+        raise UserError(f"{name}: no file matches {pattern}")
+    return paths
+
+
+def read_chunks(files: TextFiles, lines: int) -> Iterator[RawChunk]:
+    """Read a parallel text in chunks of `lines`; the two sides must have the same count."""
+    first_line, packed_before = 1, 0
+    with ExitStack() as stack:
+        packed = [stack.enter_context(open(path, "rb")) for path in files.paths]
+        streams = [_unpack(stream, path) for stream, path in zip(packed, files.paths, strict=True)]
+        while True:
+            sides = [
+                _take(stream, lines, path)
+                for stream, path in zip(streams, files.paths, strict=True)
+            ]
+            if first_line == 1:
+                sides = [_without_byte_order_mark(side) for side in sides]
+            if files.target is None:
+                sides = _split_tabs(sides[0], files.source, first_line)
+            source, target = sides
+            if len(source) != len(target):
+                _raise_unequal(files, streams, first_line - 1, sides, lines)
+            if not source:
+                return
+            packed_so_far = sum(stream.tell() for stream in packed)
+            yield RawChunk(files, first_line, source, target, packed_so_far - packed_before)
+            first_line, packed_before = first_line + len(source), packed_so_far
+
+
+def _unpack(stream: BinaryIO, path: Path) -> Iterable[bytes]:
+    match path.suffix:
+        case ".gz":
+            return gzip.open(stream)
+        case ".xz":
+            return lzma.open(stream)
+        case ".zst":
+            return _zstandard_lines(stream)
+        case _:
+            return stream
+
+
+def _zstandard_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines of one or more frames; zstandard's own reader takes a cut file for a whole one."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    rest = b""
+    while block := stream.read(1 << 20):
+        text = frame.decompress(block)
+        while frame.eof and frame.unused_data:
+            block = frame.unused_data
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            text += frame.decompress(block)
+        *lines, rest = (rest + text).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if not frame.eof:
+        raise zstandard.ZstdError("the last frame is incomplete")
+    if rest:
+        yield rest
+
+
+def _take(stream: Iterable[bytes], lines: int, path: Path) -> list[bytes]:
+    try:
+        return list(islice(stream, lines))
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        raise UserError(f"{path}: cannot be unpacked ({error}); is the file whole?") from None
+
+
+def _without_byte_order_mark(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]] if lines else lines
+
+
+def _split_tabs(rows: list[bytes], path: Path, first_line: int) -> list[list[bytes]]:
+    source, target = [], []
+    for line, row in enumerate(rows, start=first_line):
+        columns = row.rstrip(b"\r\n").split(b"\t")
+        if len(columns) < 2:
+            raise UserError(f"{path}, line {line}: no tab: a TSV has source, tab, target")
+        source.append(columns[0])
+        target.append(columns[1])
+    return [source, target]
+
+
+def _raise_unequal(
+    files: TextFiles,
+    streams: list[Iterable[bytes]],
+    lines_before: int,
+    sides: list[list[bytes]],
+    lines: int,
+) -> None:
+    counts = []
+    for stream, path, side in zip(streams, files.paths, sides, strict=True):
+        count = lines_before + len(side)
+        while more := len(_take(stream, lines, path)):
+            count += more
+        counts.append(count)
+    source, target = files.paths
+    raise UserError(
+        f"{target} has {counts[1]:,} lines but {source} has {counts[0]:,}: "
+        "parallel files must match line by line"
+    )
+
+
+def decode(lines: list[bytes], path: Path, first_line: int, *, skip: bool) -> list[str | None]:
+    """Decode lines without their ends; an invalid one is an error, or None if `skip`."""
+    decoded: list[str | None] = []
+    for number, line in enumerate(lines, start=first_line):
+        try:
+            decoded.append(line.decode("utf-8").removesuffix("\n").removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            if not skip:
+                byte = line[error.start]
+                raise UserError(
+                    f"{path}, line {number}: byte 0x{byte:02x} at column {error.start + 1} is not "
+                    'UTF-8; convert the file, or set cleaning.invalid_utf8 = "skip"'
+                ) from None
+            decoded.append(None)
+    return decoded

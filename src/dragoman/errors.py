@@ -1,0 +1,9 @@
+"""The two ways a command can fail that are not bugs."""
+
+
+class UserError(ValueError):
+    """A mistake the user can mend: names the thing, the value and the fix. Exit code 2."""
+
+
+class SystemFault(RuntimeError):
+    """The machine's fault, such as a full disk or a dead process. Exit code 1."""

@@ -1,0 +1,56 @@
+"""Files that appear whole or not at all."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from dragoman.errors import UserError
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside, then put it in place in one move that a power cut cannot halve."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            flush_to_disk(file)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def flush_to_disk(file: BinaryIO) -> None:
+    """Hand a file's bytes to the disk itself, past all caches."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def exclusive(folder: Path, purpose: str) -> Iterator[None]:
+    """Hold a folder for one process; the kernel lets go of it when the process dies."""
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder}: another process is busy {purpose}; wait for it") from None
+        yield

@@ -1,0 +1,1 @@
+"""Run folder -> answers; reads files only, never live objects."""

@@ -1,0 +1,1 @@
+"""The loop, the optimizer, the schedule and the precision."""

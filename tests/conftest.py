@@ -1,0 +1,52 @@
+"""Fixtures that many tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support import Dragoman, number_pairs, run_dragoman, write_lines
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def dragoman() -> Dragoman:
+    return run_dragoman
+
+
+@pytest.fixture
+def europarl() -> Path:
+    folder = SHARED_DATA / "europarl"
+    if not folder.is_dir():
+        pytest.skip(f"the europarl corpus is not at {folder}")
+    return folder
+
+
+@pytest.fixture
+def small_text(tmp_path: Path) -> Path:
+    """A folder with train, validation and test text and a config for it."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
+        source, target = number_pairs(first, count)
+        write_lines(folder / f"{name}.en", source)
+        write_lines(folder / f"{name}.de", target)
+    (folder / "config.toml").write_text(
+        """\
+[corpus]
+folder = "prepared"
+train = [{ source = "train.en", target = "train.de" }]
+validation.valid = { source = "valid.en", target = "valid.de" }
+test.test = { source = "test.en", target = "test.de" }
+
+[vocabulary]
+size = 320
+"""
+    )
+    return folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Tests run beside each other on few cores; more threads than cores only slow them down.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")

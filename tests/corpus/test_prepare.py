@@ -1,0 +1,356 @@
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.config_file import load_config
+from dragoman.corpus.prepare import prepare
+from dragoman.corpus.store import PreparedCorpus
+from dragoman.errors import UserError
+from support import Dragoman, number_pairs, write_lines
+
+
+def prepared(folder: Path, *overrides: str, processes: int = 1) -> PreparedCorpus:
+    config = load_config(folder / "config.toml", overrides)
+    prepare(config, processes)
+    return PreparedCorpus(Path(config.corpus.folder))
+
+
+def text_of(corpus: PreparedCorpus) -> list[tuple[str, str]]:
+    source, target = corpus.subwords()
+    pairs = range(len(corpus.train))
+    return list(
+        zip(
+            source.decode([corpus.train.source.line(index).tolist() for index in pairs]),
+            target.decode([corpus.train.target.line(index).tolist() for index in pairs]),
+            strict=True,
+        )
+    )
+
+
+def test_every_pair_is_there_once_and_shuffled(small_text: Path) -> None:
+    corpus = prepared(small_text)
+    original = list(zip(*number_pairs(10_000, 600), strict=True))
+    assert sorted(text_of(corpus)) == sorted(original)
+    assert text_of(corpus) != original
+    assert len(corpus.train) == 600
+    assert corpus.train.source.tokens.dtype == np.uint16
+
+
+def test_outcome_does_not_depend_on_processes_but_on_the_seed(small_text: Path) -> None:
+    one = prepared(small_text, "corpus.folder='one'")
+    two = prepared(small_text, "corpus.folder='two'", processes=2)
+    other = prepared(small_text, "corpus.folder='other'", "corpus.seed=2")
+    assert one.identity == two.identity
+    assert one.identity != other.identity
+    assert sorted(text_of(one)) == sorted(text_of(other))
+
+
+def test_counts_of_filters_add_up(small_text: Path) -> None:
+    source, target = number_pairs(10_000, 50)
+    odd = [("", "leer"), ("bell\x07", "x"), ("a " * 81, "b"), ("one", "b " * 10), ("x", "x")]
+    odd += [(source[0], target[0])] * 3 + [("seven " * 40, "sieben " * 40)]
+    write_lines(small_text / "train.en", source + [pair[0] for pair in odd])
+    write_lines(small_text / "train.de", target + [pair[1] for pair in odd])
+    corpus = prepared(
+        small_text,
+        "cleaning.drop_identical=true",
+        "cleaning.max_tokens=30",
+        "vocabulary.size=290",
+    )
+    manifest = corpus.manifest
+    assert manifest["filters"] == {
+        "invalid_utf8": 0,
+        "empty_side": 1,
+        "control_characters": 1,
+        "too_many_words": 1,
+        "length_ratio": 1,
+        "identical_sides": 1,
+        "duplicate": 3,
+        "too_many_tokens": 1,
+    }
+    assert sum(manifest["filters"].values()) + manifest["pairs"]["prepared"] == 59
+    assert manifest["pairs"] == {"raw": 59, "prepared": 50}
+    for side, name in (("source", "en"), ("target", "de")):
+        lengths = np.diff(getattr(corpus.train, side).offsets)
+        assert manifest["tokens"][side] == lengths.sum()
+        histogram = manifest["length_histogram"]
+        assert sum(histogram[side]) == 50
+        assert histogram[side] == np.bincount(lengths // histogram["tokens_per_bar"]).tolist()
+        assert manifest["bytes"][side]["raw"] == (small_text / f"train.{name}").stat().st_size
+        kept_bytes = sum(len(line.encode()) + 1 for line in (source, target)[name == "de"])
+        assert manifest["bytes"][side]["cleaned"] == kept_bytes
+
+
+def test_invalid_utf8_is_skipped_on_request(small_text: Path) -> None:
+    with open(small_text / "train.en", "ab") as file:
+        file.write(b"caf\xe9\n")
+    with open(small_text / "train.de", "ab") as file:
+        file.write(b"Kaffee\n")
+    corpus = prepared(small_text, "cleaning.invalid_utf8=skip")
+    assert corpus.manifest["filters"]["invalid_utf8"] == 1
+    assert len(corpus.train) == 600
+
+
+def test_evaluation_sets_keep_every_line_as_it_is(small_text: Path) -> None:
+    write_lines(small_text / "valid.en", ["one\u2019s", "", "seven " * 200, " blank "])
+    write_lines(small_text / "valid.de", ["eins", "leer", "", "blank\u2028x"])
+    corpus = prepared(small_text, "cleaning.normalize_punctuation=true")
+    (valid,) = corpus.evaluation_sets("validation")
+    assert valid.source == ("one\u2019s", "", "seven " * 200, " blank ")
+    assert valid.target == ("eins", "leer", "", "blank\u2028x")
+    assert len(valid.tokens) == 4
+    source, _ = corpus.subwords()
+    assert source.decode([valid.tokens.source.line(0).tolist()]) == ["one's"]
+    assert [test.name for test in corpus.evaluation_sets("test")] == ["test"]
+
+
+def test_two_vocabularies_and_given_models(small_text: Path) -> None:
+    corpus = prepared(small_text, "vocabulary.joint=false", "vocabulary.size=295")
+    source, target = corpus.subwords()
+    assert source.encode(["seven"]) != target.encode(["seven"])
+    data = corpus.folder / corpus.manifest["data"]
+    for side in ("source", "target"):
+        shutil.copy(data / f"subwords.{side}.model", small_text / f"{side}.model")
+    again = prepared(
+        small_text,
+        "corpus.folder='again'",
+        "vocabulary.joint=false",
+        "vocabulary.source_model='source.model'",
+        "vocabulary.target_model='target.model'",
+    )
+    assert again.identity == corpus.identity
+
+
+def test_second_run_does_nothing_and_changes_rebuild(small_text: Path, dragoman: Dragoman) -> None:
+    config = small_text / "config.toml"
+    first = dragoman("prepare", config)
+    assert first.returncode == 0, first.stderr
+    manifest = small_text / "prepared" / "manifest.json"
+    made = manifest.stat().st_mtime_ns
+    second = dragoman("prepare", config)
+    assert "is up to date" in second.stderr
+    assert second.stdout == first.stdout
+    assert manifest.stat().st_mtime_ns == made
+    assert dragoman("prepare", config, "cleaning.max_words=60").returncode == 0
+    assert manifest.stat().st_mtime_ns != made
+    with (
+        open(small_text / "train.en", "a") as english,
+        open(small_text / "train.de", "a") as german,
+    ):
+        english.write("nine nine\n")
+        german.write("neun neun\n")
+    assert dragoman("prepare", config).returncode == 0
+    assert json.loads(manifest.read_text())["pairs"]["raw"] == 601
+    assert len(list((small_text / "prepared").glob("corpus-*"))) == 1
+
+
+def test_damaged_corpus_is_refused_then_repaired(small_text: Path) -> None:
+    corpus = prepared(small_text)
+    data = corpus.folder / corpus.manifest["data"]
+    with open(data / "train.target.tokens", "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(UserError, match=r"train\.target\.tokens is missing or cut short"):
+        PreparedCorpus(corpus.folder)
+    assert prepared(small_text).identity == corpus.identity
+
+
+def _cut_target(folder: Path) -> None:
+    write_lines(folder / "train.de", ["nur eine"])
+
+
+def _latin1(folder: Path) -> None:
+    (folder / "train.de").write_bytes("für\n".encode("latin-1") * 600)
+
+
+def _empty(folder: Path) -> None:
+    for side in ("en", "de"):
+        (folder / f"train.{side}").write_text("")
+
+
+def _all_filtered(folder: Path) -> None:
+    for side in ("en", "de"):
+        (folder / f"train.{side}").write_text("\n" * 5)
+
+
+def _not_gzip(folder: Path) -> None:
+    (folder / "train.en.gz").write_text("plain text")
+
+
+def _no_tab(folder: Path) -> None:
+    write_lines(folder / "all.tsv", ["one\teins", "two zwei"])
+
+
+def _nothing(folder: Path) -> None:
+    pass
+
+
+BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
+    ("unequal", _cut_target, [], r"train\.de has 1 lines but .*train\.en has 600: parallel files"),
+    ("latin1", _latin1, [], r"train\.de, line 1: byte 0xfc at column 2 is not UTF-8; convert"),
+    ("empty", _empty, [], r"corpus\.train is empty: no lines"),
+    ("filtered", _all_filtered, [], r"the filters removed all 5 pairs \(empty_side 5\)"),
+    (
+        "missing",
+        lambda f: (f / "train.de").unlink(),
+        [],
+        r"corpus\.train\[0\]\.target: no such file",
+    ),
+    ("folder", _nothing, ["corpus.train=[{source='.',target='.'}]"], r"is a folder; name a file"),
+    ("glob", _nothing, ["corpus.train=[{tsv='*.tsv'}]"], r"no file matches .*\*\.tsv"),
+    ("gzip", _not_gzip, ["corpus.train=[{tsv='train.en.gz'}]"], r"cannot be unpacked \(Not a gzip"),
+    ("tab", _no_tab, ["corpus.train=[{tsv='all.tsv'}]"], r"all\.tsv, line 2: no tab"),
+    ("vocabulary", _nothing, ["vocabulary.size=99999"], r"vocabulary\.size = 99999 .* at most \d+"),
+    ("model", _nothing, ["vocabulary.model='train.en'"], r"train\.en is not a sentencepiece model"),
+    (
+        "tokens",
+        _nothing,
+        ["cleaning.max_tokens=2"],
+        r"removed all 600 pairs \(too_many_tokens 600\)",
+    ),
+    ("file", _nothing, ["corpus.folder='train.en'"], r"train\.en is a file, not a folder"),
+    ("set", lambda f: write_lines(f / "valid.en", []), [], r"valid\.de has 20 lines but"),
+    ("proc", _nothing, ["corpus.folder='/proc/x'"], r"/proc/x: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(
+    ("damage", "overrides", "line"),
+    [case[1:] for case in BAD_INPUT],
+    ids=[case[0] for case in BAD_INPUT],
+)
+def test_bad_input_is_one_clear_line(
+    small_text: Path,
+    dragoman: Dragoman,
+    damage: Callable[[Path], None],
+    overrides: list[str],
+    line: str,
+) -> None:
+    damage(small_text)
+    result = dragoman("prepare", small_text / "config.toml", "--processes", "1", *overrides)
+    assert result.returncode == 2, result.stderr
+    errors = [text for text in result.stderr.splitlines() if text.startswith("dragoman: ")]
+    assert len(errors) == 1, result.stderr
+    assert re.search(line, errors[0]), errors[0]
+    assert "Traceback" not in result.stderr
+    assert not (small_text / "prepared" / "manifest.json").exists()
+    assert not list(small_text.glob("prepared/corpus-*"))
+
+
+def test_no_write_permission_is_one_line(small_text: Path) -> None:
+    locked = small_text / "locked"
+    locked.mkdir(mode=0o555)
+    for parent in (small_text, *small_text.parents[:3]):
+        parent.chmod(0o755)
+    # Root may write anywhere, so the process becomes nobody once everything is imported.
+    script = (
+        "import os, sys, dragoman.corpus.prepare, dragoman.corpus.summary\n"
+        "from dragoman.cli import main\n"
+        "os.getuid() or os.seteuid(65534)\n"
+        "main(sys.argv[1:])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, "prepare", small_text / "config.toml"]
+        + ["corpus.folder='locked/here'"],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stderr == f"dragoman: {locked}/here: Permission denied\n"
+
+
+def test_full_disk_is_one_line_and_leaves_the_old_corpus(
+    small_text: Path, dragoman: Dragoman
+) -> None:
+    disk = small_text / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", disk])
+    if mounted.returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+        before = prepared(small_text, "corpus.folder='disk/prepared'").identity
+        source, target = number_pairs(10_000, 8_000)
+        write_lines(small_text / "train.en", source)
+        write_lines(small_text / "train.de", target)
+        result = dragoman("prepare", small_text / "config.toml", "corpus.folder='disk/prepared'")
+        assert result.returncode == 1, result.stderr
+        assert "No space left on device" in result.stderr.splitlines()[-1]
+        assert "Traceback" not in result.stderr
+        assert PreparedCorpus(disk / "prepared").identity == before
+        assert not (disk / "prepared" / "building").exists()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_leaves_the_old_or_the_new_corpus(small_text: Path) -> None:
+    seed_of = {prepared(small_text, f"corpus.seed={seed}").identity: seed for seed in (2, 1)}
+    folder = small_text / "prepared"
+    generator = random.Random(0)
+    killed = 0
+    for _ in range(12):
+        other_seed = 3 - seed_of[PreparedCorpus(folder).identity]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", "prepare", small_text / "config.toml"]
+            + ["--processes", "1", f"corpus.seed={other_seed}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(generator.uniform(0.1, 1.3))
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        assert PreparedCorpus(folder).identity in seed_of
+    assert killed > 0
+    assert prepared(small_text, "corpus.seed=3").identity not in seed_of
+    assert {path.name.split("-")[0] for path in folder.iterdir()} == {
+        ".lock",
+        "manifest.json",
+        "corpus",
+    }
+
+
+def test_only_one_preparation_at_a_time(small_text: Path, dragoman: Dragoman) -> None:
+    import fcntl
+
+    folder = small_text / "prepared"
+    folder.mkdir()
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = dragoman("prepare", small_text / "config.toml")
+    assert result.returncode == 2
+    assert "another process is busy preparing it" in result.stderr
+
+
+@pytest.mark.slow
+def test_europarl_validation_survives_the_round_trip(europarl: Path, tmp_path: Path) -> None:
+    import unicodedata
+
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f"""[corpus]
+folder = "prepared"
+train = [{{ source = "{europarl}/val.en.gz", target = "{europarl}/val.de.gz" }}]
+validation.test = {{ source = "{europarl}/test.en.gz", target = "{europarl}/test.de.gz" }}
+[vocabulary]
+size = 4_000
+"""
+    )
+    corpus = prepared(tmp_path)
+    (test,) = corpus.evaluation_sets("validation")
+    for subwords, lines, tokens in zip(
+        corpus.subwords(),
+        (test.source, test.target),
+        (test.tokens.source, test.tokens.target),
+        strict=True,
+    ):
+        decoded = subwords.decode([tokens.line(index).tolist() for index in range(len(tokens))])
+        assert decoded == [unicodedata.normalize("NFC", line) for line in lines]

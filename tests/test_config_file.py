@@ -1,0 +1,134 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.config_file import ConfigError, dump_config, flatten, load_config
+from dragoman.errors import UserError
+from dragoman.settings_page import render_settings
+from support import Dragoman
+
+MINIMAL = """
+[corpus]
+folder = "prepared"
+train = [{ source = "train.en", target = "train.de" }]
+"""
+
+
+@pytest.fixture
+def config_path(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def problems_of(path: Path, text: str = "", overrides: tuple[str, ...] = ()) -> tuple[str, ...]:
+    path.write_text(MINIMAL + text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return caught.value.problems
+
+
+def test_paths_are_relative_to_the_config_file(config_path: Path) -> None:
+    config = load_config(config_path)
+    assert config.corpus.folder == str(config_path.parent / "prepared")
+    assert config.corpus.train[0].source == str(config_path.parent / "train.en")
+
+
+def test_absolute_paths_stay(config_path: Path) -> None:
+    config = load_config(config_path, ["corpus.folder='/data/prepared'"])
+    assert config.corpus.folder == "/data/prepared"
+
+
+def test_overrides_take_toml_values_and_bare_words(config_path: Path) -> None:
+    config = load_config(
+        config_path,
+        ["vocabulary.size=4_000", "vocabulary.kind=unigram", "cleaning.max_length_ratio=3"],
+    )
+    assert config.vocabulary.size == 4000
+    assert config.vocabulary.kind == "unigram"
+    assert config.cleaning.max_length_ratio == 3.0
+    assert isinstance(config.cleaning.max_length_ratio, float)
+
+
+def test_all_problems_are_reported_at_once(config_path: Path) -> None:
+    problems = problems_of(
+        config_path,
+        '[vocabulary]\nsise = 100\nkind = "wordpiece"\n[cleaning]\nmax_words = 0\n'
+        "drop_duplicates = 1\n[trainnig]\n",
+        ("cleaning.max_tokens=many words",),
+    )
+    assert len(problems) == 6
+    text = "\n".join(problems)
+    assert "vocabulary.sise: unknown setting; did you mean vocabulary.size?" in text
+    assert 'vocabulary.kind must be one of "bpe", "unigram", not "wordpiece"' in text
+    assert "cleaning.max_words must be at least 1, not 0" in text
+    assert "cleaning.drop_duplicates must be true or false, not 1" in text
+    assert "trainnig: unknown section" in text
+    assert "override 'cleaning.max_tokens=many words'" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("vocabulary.size=true", "vocabulary.size must be a whole number, not true"),
+        ("vocabulary.size=1.5", "vocabulary.size must be a whole number, not 1.5"),
+        ("corpus.train=3", "corpus.train must be a list, not 3"),
+        ("corpus.validation=[]", "corpus.validation must be a table, not []"),
+        ("vocabulary=3", "override 'vocabulary=3': write section.setting=value"),
+        ("cleaning.max_length_ratio=nan", "cleaning.max_length_ratio must be at least 1"),
+        ('vocabulary.source_model="x"', "vocabulary.source_model needs joint = false"),
+        ('corpus.test={t={source="a"}}', "corpus.test.t.target is missing"),
+        ('corpus.test={"a/b"={tsv="a"}}', "a name may hold letters"),
+        ('corpus.train=[{source="a",target="b",tsv="c"}]', "needs either source and target, or"),
+    ],
+)
+def test_bad_values_are_named(config_path: Path, override: str, problem: str) -> None:
+    assert any(problem in line for line in problems_of(config_path, overrides=(override,)))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"[corpus", "not valid TOML"), (b"\xff\xfe", "is not UTF-8 text")],
+)
+def test_broken_files_are_named(config_path: Path, content: bytes, problem: str) -> None:
+    config_path.write_bytes(content)
+    with pytest.raises(UserError, match=problem):
+        load_config(config_path)
+
+
+def test_dump_is_read_back_as_the_same_config(config_path: Path, tmp_path: Path) -> None:
+    config = load_config(
+        config_path, ['corpus.test={t={tsv="we\\"ird \\u007f ü.tsv"}}', "cleaning.max_words=7"]
+    )
+    copy = tmp_path / "elsewhere.toml"
+    copy.write_text(dump_config(config), encoding="utf-8")
+    assert load_config(copy) == config
+    assert flatten(config)["cleaning.max_words"] == 7
+
+
+def test_command_line_reports_problems_without_torch(config_path: Path) -> None:
+    config_path.write_text(MINIMAL + "[vocabulary]\nsise = 1\n")
+    script = (
+        "import sys\nfrom dragoman.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    for arguments, code in ((["prepare", str(config_path)], 2), (["--help"], 0)):
+        result = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True
+        )
+        assert result.returncode == code, result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_missing_config_is_one_line(dragoman: Dragoman, tmp_path: Path) -> None:
+    result = dragoman("prepare", tmp_path / "none.toml")
+    assert result.returncode == 2
+    assert result.stderr == f"dragoman: {tmp_path}/none.toml: no such config file\n"
+
+
+def test_settings_page_is_current() -> None:
+    page = Path(__file__).parents[1] / "docs" / "settings.md"
+    assert page.read_text() == render_settings(), "run `make docs`"
