@@ -42,6 +42,12 @@ test.test = { source = "test.en", target = "test.de" }
 
 [vocabulary]
 size = 320
+
+[model]
+preset = "tiny"
+
+[training]
+steps = 20
 """
     )
     return folder

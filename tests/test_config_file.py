@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config_file import ConfigError, dump_config, flatten, load_config
+from dragoman.config_file import ConfigError, dump_config, flatten, load_config, load_saved_config
 from dragoman.errors import UserError
 from dragoman.settings_page import render_settings
 from support import Dragoman
@@ -13,6 +13,8 @@ MINIMAL = """
 [corpus]
 folder = "prepared"
 train = [{ source = "train.en", target = "train.de" }]
+[training]
+steps = 10
 """
 
 
@@ -76,6 +78,12 @@ def test_all_problems_are_reported_at_once(config_path: Path) -> None:
         ("vocabulary.size=1.5", "vocabulary.size must be a whole number, not 1.5"),
         ("corpus.train=3", "corpus.train must be a list, not 3"),
         ("corpus.validation=[]", "corpus.validation must be a table, not []"),
+        ("batches.tokens_per_step=1000", "is not a multiple of batches.row_tokens = 128; 896 is"),
+        ("batches.row_tokens=64", "cannot hold pairs of cleaning.max_tokens = 128"),
+        ("schedule.peak=0.1", "schedule.peak has no effect on the transformer schedule"),
+        ("schedule.kind=cosine", "training.steps = 10 leaves no room after"),
+        ("training.patience=3", "training.patience needs a validation set"),
+        ("batches.rows_per_device=some", 'must be a whole number or one of "auto", not "some"'),
         ("vocabulary=3", "override 'vocabulary=3': write section.setting=value"),
         ("cleaning.max_length_ratio=nan", "cleaning.max_length_ratio must be at least 1"),
         ('vocabulary.source_model="x"', "vocabulary.source_model needs joint = false"),
@@ -104,7 +112,7 @@ def test_dump_is_read_back_as_the_same_config(config_path: Path, tmp_path: Path)
     )
     copy = tmp_path / "elsewhere.toml"
     copy.write_text(dump_config(config), encoding="utf-8")
-    assert load_config(copy) == config
+    assert load_saved_config(copy) == config
     assert flatten(config)["cleaning.max_words"] == 7
 
 

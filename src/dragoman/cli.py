@@ -5,11 +5,15 @@ import errno
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman import __version__
 from dragoman.config_file import load_config
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
+
+if TYPE_CHECKING:
+    from dragoman.inference.commands import TrainedChoice
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,6 +68,22 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("--processes", type=int, help="worker processes (default: all cores)")
     prepare.set_defaults(verb=_prepare)
 
+    train = verbs.add_parser("train", help="train, or go on with a run")
+    _add_config(train)
+    train.add_argument("--run", help="name under runs/, or a path (default: the config's name)")
+    train.set_defaults(verb=_train)
+
+    evaluate = verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model")
+    _add_trained(evaluate)
+    evaluate.add_argument("--source", type=Path, help="a file to translate (default: test sets)")
+    evaluate.add_argument("--reference", type=Path, help="its reference translation")
+    evaluate.set_defaults(verb=_evaluate)
+
+    translate = verbs.add_parser("translate", help="translate standard input, line by line")
+    _add_trained(translate)
+    translate.add_argument("--n-best", type=int, default=1, metavar="N", help="best N, with scores")
+    translate.set_defaults(verb=_translate)
+
     settings = verbs.add_parser("settings", help="print every setting with its default")
     settings.set_defaults(verb=_settings)
     return parser
@@ -72,6 +92,14 @@ def _parser() -> argparse.ArgumentParser:
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
     parser.add_argument("overrides", nargs="*", metavar="a.b=c", help="settings to override")
+
+
+def _add_trained(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's name or folder")
+    parser.add_argument("--checkpoint", default="best", help="best, latest or a step")
+    parser.add_argument("--average", type=int, default=1, metavar="N", help="mean of the last N")
+    parser.add_argument("--beam", type=int, help="instead of the run's setting")
+    parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
 
 
 def _demo(arguments: argparse.Namespace) -> None:
@@ -87,6 +115,36 @@ def _prepare(arguments: argparse.Namespace) -> None:
     from dragoman.corpus.summary import summarize
 
     print(summarize(prepare(config, arguments.processes)))
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    config = load_config(arguments.config, arguments.overrides)
+
+    from dragoman.training.start import train
+
+    train(config, arguments.run or arguments.config.stem)
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    if (arguments.source is None) != (arguments.reference is None):
+        raise UserError("--source and --reference go together")
+
+    from dragoman.inference.commands import evaluate_run
+
+    evaluate_run(_choice(arguments), arguments.source, arguments.reference)
+
+
+def _translate(arguments: argparse.Namespace) -> None:
+    from dragoman.inference.commands import translate_lines
+
+    translate_lines(_choice(arguments), arguments.n_best)
+
+
+def _choice(arguments: argparse.Namespace) -> "TrainedChoice":
+    from dragoman.inference.commands import TrainedChoice
+
+    names = ("run", "checkpoint", "average", "beam", "length_penalty")
+    return TrainedChoice(**{name: getattr(arguments, name) for name in names})
 
 
 def _settings(_: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Every setting on one page: one frozen dataclass per TOML table."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 
@@ -98,19 +98,217 @@ class VocabularySettings:
 
 
 @dataclass(frozen=True)
+class ModelSettings:
+    """The Transformer: a preset, and what to change about it."""
+
+    preset: Literal["tiny", "small", "base", "big"] = setting(
+        "base",
+        "Layers, d_model, heads, feed_forward: tiny 4, 128, 4, 256; small 6, 256, 4, 1024; "
+        "base 6, 512, 8, 2048; big 6, 1024, 16, 4096.",
+    )
+    encoder_layers: int | None = setting(None, "Instead of the preset's.", minimum=1)
+    decoder_layers: int | None = setting(None, "Instead of the preset's.", minimum=1)
+    d_model: int | None = setting(None, "Instead of the preset's.", minimum=2)
+    heads: int | None = setting(None, "Instead of the preset's.", minimum=1)
+    feed_forward: int | None = setting(None, "Instead of the preset's.", minimum=1)
+    dropout: float = setting(0.1, "Of residual branches and embeddings.", minimum=0, maximum=0.9)
+    attention_dropout: float = setting(0.1, "Of attention weights.", minimum=0, maximum=0.9)
+    relu_dropout: float = setting(0.1, "Inside the feed-forward layer.", minimum=0, maximum=0.9)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a Transformer."""
+
+    encoder_layers: int
+    decoder_layers: int
+    d_model: int
+    heads: int
+    feed_forward: int
+
+
+PRESETS = {
+    "tiny": ModelShape(4, 4, 128, 4, 256),
+    "small": ModelShape(6, 6, 256, 4, 1024),
+    "base": ModelShape(6, 6, 512, 8, 2048),
+    "big": ModelShape(6, 6, 1024, 16, 4096),
+}
+
+
+def shape_of(settings: ModelSettings) -> ModelShape:
+    """Apply the changes to the preset."""
+    preset = PRESETS[settings.preset]
+    changes = {
+        name: value for name in vars(preset) if (value := getattr(settings, name)) is not None
+    }
+    return replace(preset, **changes)
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What a step is made of; the same for any number of workers."""
+
+    tokens_per_step: int = setting(
+        32_768, "Target slots of a step, all workers together; a multiple of row_tokens.", minimum=1
+    )
+    row_tokens: int = setting(
+        128, "Source and target slots of a row; pairs are packed into rows.", minimum=8
+    )
+    rows_per_device: int | Literal["auto"] = setting(
+        "auto", "Rows a device handles at once; what is more is accumulated.", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Adam, as the reference runs used it."""
+
+    beta1: float = setting(0.9, "Decay of the mean gradient.", minimum=0, maximum=0.9999)
+    beta2: float = setting(0.98, "Decay of the mean square.", minimum=0, maximum=0.999999)
+    epsilon: float = setting(1e-9, "Added to the root of the mean square.", minimum=0)
+    weight_decay: float = setting(0.0, "Decoupled, as in AdamW.", minimum=0)
+    clip_norm: float = setting(0.0, "Clip the global gradient norm to this; 0 is off.", minimum=0)
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """The learning rate of each step."""
+
+    kind: Literal[
+        "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"
+    ] = setting(
+        "transformer",
+        "transformer: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). The others "
+        "rise in a line to `peak` over warmup_steps, then fall as the root of the step, as a "
+        "cosine, not at all, or in a line over the last decay_steps.",
+    )
+    scale: float = setting(2.0, "Factor of the transformer schedule.", minimum=0)
+    peak: float = setting(1e-3, "Highest learning rate of the other schedules.", minimum=0)
+    warmup_steps: int = setting(8_000, "Steps of the rise.", minimum=1)
+    decay_steps: int = setting(0, "Steps of the fall of warmup_stable_decay.", minimum=0)
+    final_fraction: float = setting(
+        0.0, "Where cosine and warmup_stable_decay end, as part of the peak.", minimum=0, maximum=1
+    )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long, how exactly, and from which seed."""
+
+    steps: int | None = setting(None, "Stop after this step.", minimum=1, may_change=True)
+    epochs: float | None = setting(
+        None, "Stop after this many passes over the corpus.", minimum=0, may_change=True
+    )
+    hours: float | None = setting(
+        None,
+        "Stop after this much wall time, all lives of the run together.",
+        minimum=0,
+        may_change=True,
+    )
+    patience: int | None = setting(
+        None, "Stop after this many evaluations without a new best.", minimum=1, may_change=True
+    )
+    patience_metric: Literal["loss", "bleu"] = setting(
+        "loss", "What patience watches, on the first validation set.", may_change=True
+    )
+    label_smoothing: float = setting(
+        0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = setting(
+        "float32", "Of the arithmetic; weights and moments are always float32."
+    )
+    seed: int = setting(1, "Of the first weights, of dropout and of the order of pairs.", minimum=0)
+    max_skipped_steps: int = setting(
+        20,
+        "Stop after this many steps in a row without a finite gradient.",
+        minimum=1,
+        may_change=True,
+    )
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What is measured during training."""
+
+    every_steps: int = setting(
+        1_000, "Evaluate this often, and at the end.", minimum=1, may_change=True
+    )
+    train_sample_pairs: int = setting(
+        1_000, "Training pairs whose loss is measured in evaluation mode too.", minimum=1
+    )
+    beam: int = setting(1, "Beam of the BLEU during training; 1 is greedy.", minimum=1)
+    bleu_tokenize: Literal["13a", "intl", "char", "zh", "none"] = setting(
+        "13a", "sacreBLEU's tokenizer; none for text that is already tokenised."
+    )
+    bleu_pairs: int = setting(
+        0, "Score BLEU on at most this many pairs of each set; 0 is all.", minimum=0
+    )
+    samples: int = setting(5, "Sentences shown at every evaluation.", minimum=0)
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """When to save, and what to keep."""
+
+    every_steps: int = setting(
+        1_000, "Save this often, and at the end.", minimum=1, may_change=True
+    )
+    keep_latest: int = setting(3, "Keep this many of the latest.", minimum=1, may_change=True)
+    keep_best: bool = setting(
+        True, "Keep those of the best loss and the best BLEU too.", may_change=True
+    )
+
+
+@dataclass(frozen=True)
+class TranslationSettings:
+    """How text is decoded by `translate` and `evaluate`."""
+
+    beam: int = setting(
+        4, "Hypotheses followed at a time; 1 is greedy.", minimum=1, may_change=True
+    )
+    length_penalty: float = setting(
+        0.6, "Alpha: scores are divided by length^alpha.", minimum=0, may_change=True
+    )
+    batch_tokens: int = setting(
+        4_096, "Source tokens decoded at a time.", minimum=1, may_change=True
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
     corpus: CorpusSettings
     cleaning: CleaningSettings
     vocabulary: VocabularySettings
+    model: ModelSettings
+    batches: BatchSettings
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+    checkpoints: CheckpointSettings
+    translation: TranslationSettings
 
 
-def contradictions(config: Config) -> list[str]:
-    """Problems that no single setting shows."""
+SCHEDULE_NEEDS = {
+    "transformer": {"scale", "warmup_steps"},
+    "inverse_square_root": {"peak", "warmup_steps"},
+    "cosine": {"peak", "warmup_steps", "final_fraction"},
+    "constant": {"peak", "warmup_steps"},
+    "warmup_stable_decay": {"peak", "warmup_steps", "decay_steps", "final_fraction"},
+}
+
+
+def contradictions(config: Config, given: Collection[str]) -> list[str]:
+    """Problems that no single setting shows; `given` names the settings not left to default."""
     return [
         *_corpus_contradictions(config.corpus),
         *_vocabulary_contradictions(config.vocabulary),
+        *_model_contradictions(config.model),
+        *_batch_contradictions(config),
+        *_schedule_contradictions(config, given),
+        *_training_contradictions(config),
     ]
 
 
@@ -153,4 +351,62 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings) -> list[str]:
         )
     if len(per_side) == 1:
         problems.append(f"vocabulary.{per_side[0]} is given without its other side")
+    return problems
+
+
+def _model_contradictions(model: ModelSettings) -> list[str]:
+    shape = shape_of(model)
+    if shape.d_model % (2 * shape.heads) == 0:
+        return []
+    return [f"model.d_model = {shape.d_model} must be a multiple of 2 x heads = {2 * shape.heads}"]
+
+
+def _batch_contradictions(config: Config) -> list[str]:
+    problems = []
+    batches, cleaning = config.batches, config.cleaning
+    if batches.tokens_per_step % batches.row_tokens:
+        fitting = max(1, batches.tokens_per_step // batches.row_tokens) * batches.row_tokens
+        problems.append(
+            f"batches.tokens_per_step = {batches.tokens_per_step} is not a multiple of "
+            f"batches.row_tokens = {batches.row_tokens}; {fitting} is"
+        )
+    if batches.row_tokens < cleaning.max_tokens:
+        problems.append(
+            f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of "
+            f"cleaning.max_tokens = {cleaning.max_tokens}; raise one or lower the other"
+        )
+    return problems
+
+
+def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str]:
+    schedule, steps = config.schedule, config.training.steps
+    unused = (
+        {item.name for item in fields(schedule) if f"schedule.{item.name}" in given}
+        - SCHEDULE_NEEDS[schedule.kind]
+        - {"kind"}
+    )
+    problems = [
+        f"schedule.{name} has no effect on the {schedule.kind} schedule; remove it"
+        for name in sorted(unused)
+    ]
+    falls = schedule.kind in ("cosine", "warmup_stable_decay")
+    if falls and steps is None:
+        problems.append(f"the {schedule.kind} schedule needs training.steps to know its end")
+    elif falls and steps is not None and steps <= schedule.warmup_steps + schedule.decay_steps:
+        problems.append(
+            f"training.steps = {steps} leaves no room after schedule.warmup_steps = "
+            f"{schedule.warmup_steps} and decay_steps = {schedule.decay_steps}"
+        )
+    if schedule.kind == "warmup_stable_decay" and not schedule.decay_steps:
+        problems.append("schedule.decay_steps is missing: over how many steps is the fall?")
+    return problems
+
+
+def _training_contradictions(config: Config) -> list[str]:
+    training, corpus = config.training, config.corpus
+    problems = []
+    if training.steps is None and training.epochs is None and training.hours is None:
+        problems.append("training has no end: set training.steps, epochs or hours")
+    if training.patience and not corpus.validation:
+        problems.append("training.patience needs a validation set: set corpus.validation")
     return problems

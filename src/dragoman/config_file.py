@@ -30,7 +30,17 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         problems += _apply_override(table, override)
     config: Config = _Reader(path.resolve().parent, problems).section(Config, table, "")
     if not problems:
-        problems += contradictions(config)
+        given = {f"{section}.{key}" for section, keys in table.items() for key in keys}
+        problems += contradictions(config, given)
+    if problems:
+        raise ConfigError(str(path), problems)
+    return config
+
+
+def load_saved_config(path: Path) -> Config:
+    """Read a config that `dump_config` wrote, where every setting is given."""
+    problems: list[str] = []
+    config: Config = _Reader(path.resolve().parent, problems).section(Config, _read_toml(path), "")
     if problems:
         raise ConfigError(str(path), problems)
     return config

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 from dragoman.errors import UserError
 
@@ -24,7 +24,7 @@ def write_whole(path: Path, content: bytes) -> None:
     flush_folder(path.parent)
 
 
-def flush_to_disk(file: BinaryIO) -> None:
+def flush_to_disk(file: IO[Any]) -> None:
     """Hand a file's bytes to the disk itself, past all caches."""
     file.flush()
     os.fsync(file.fileno())

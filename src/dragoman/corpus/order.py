@@ -20,6 +20,11 @@ def keyed_permutation(count: int, *key: int) -> NDArray[np.int64]:
     return np.argsort(hashes, kind="stable")
 
 
+def keyed_seed(*key: int) -> int:
+    """Return the 64-bit seed that belongs to the key."""
+    return int(keyed_hash(np.zeros(1, dtype=np.uint64), *key)[0])
+
+
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

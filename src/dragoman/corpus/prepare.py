@@ -190,7 +190,7 @@ def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict
         for path in sorted(folder.iterdir())
     }
     prepared_bytes = [
-        sum(files[f"train.{side}.{part}"]["bytes"] for part in ("tokens", "offsets"))
+        sum((folder / f"train.{side}.{part}").stat().st_size for part in ("tokens", "offsets"))
         for side in SIDES
     ]
     return {
@@ -275,7 +275,7 @@ def _write_set(
             writer.append(PairTokens(*encoded))
             pairs += len(chunk.source)
         for file in (source_file, target_file):
-            flush_to_disk(file.buffer)
+            flush_to_disk(file)
     if not pairs:
         raise UserError(f"corpus.{stem}: {texts[0].source} is empty: nothing to evaluate on")
     return {"pairs": pairs, **dict(zip(SIDES, writer.tokens, strict=True))}

@@ -1,0 +1,53 @@
+"""The whole story on the embedded corpus: prepare, train, translate, explain."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.config_file import load_config
+from dragoman.console import say
+
+if TYPE_CHECKING:
+    from dragoman.inference.commands import Evaluated
+
+SENTENCES_SHOWN = 10
+
+
+def run_demo(folder: Path) -> None:
+    """Make the corpus, train a small model on it, and show what it has learnt."""
+    from dragoman.corpus.demo import write_demo
+    from dragoman.corpus.prepare import prepare
+    from dragoman.corpus.summary import summarize
+    from dragoman.inference.commands import TrainedChoice, evaluate_run
+    from dragoman.training.start import train
+
+    config_path = folder / "demo.toml"
+    if not config_path.exists():
+        write_demo(folder / "text")
+        with files("dragoman.corpus").joinpath("demo.toml").open("rb") as origin:
+            config_path.write_bytes(origin.read())
+    say(f"A small corpus of English and German text is in {folder}/text.\n")
+    config = load_config(config_path)
+    print(summarize(prepare(config)), flush=True)
+    run = folder / "run"
+    say(f"\nNow a small Transformer learns to translate it ({config_path} has the settings).\n")
+    train(config, f"{run}")
+    say("\nThe test set, which it has never seen:\n")
+    choice = TrainedChoice(str(run))
+    _show_translations(evaluate_run(choice, None, None))
+    say(
+        f"""
+What to try next:
+  echo 'The meeting is on Friday.' | dragoman translate {run}
+  tensorboard --logdir {run}/tensorboard
+  dragoman train {config_path} --run {run} training.steps=960    # the same run, further
+  dragoman settings                                            # all there is to set"""
+    )
+
+
+def _show_translations(evaluated: Sequence["Evaluated"]) -> None:
+    for one in evaluated:
+        count = len(one.source)
+        for index in range(0, count, max(1, count // SENTENCES_SHOWN))[:SENTENCES_SHOWN]:
+            print(f"\n  {one.source[index]}\n  {one.translations[index]}")

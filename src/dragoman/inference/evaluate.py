@@ -1,0 +1,117 @@
+"""Loss, BLEU and chrF of an evaluation set."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from dragoman.cluster.processes import Workers
+from dragoman.corpus.rows import Rows, pack
+from dragoman.corpus.store import PairTokens
+from dragoman.model.transformer import RowTensors, Transformer
+
+WIDTH_STEP = 64
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """Means per target token."""
+
+    loss: float
+    nll: float
+    target_tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """How many equally likely words the model was torn between."""
+        return math.exp(min(self.nll, 700.0))
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """Scores of detokenised text, with the signatures that make them comparable."""
+
+    bleu: float
+    chrf: float
+    signature: str
+    chrf_signature: str
+    bleu_interval: tuple[float, float] | None = None  # 95%, by bootstrap.
+    chrf_interval: tuple[float, float] | None = None
+
+
+def evaluation_rows(pairs: PairTokens, row_tokens: int, begin: int) -> Rows:
+    """Pack a whole set; the rows are as wide as its longest pair needs, so none is left out."""
+    longest = max(int(np.diff(side.offsets).max()) for side in (pairs.source, pairs.target))
+    width = max(row_tokens, -(-longest // WIDTH_STEP) * WIDTH_STEP)
+    return pack(pairs, width, begin)
+
+
+def rows_to_device(rows: Rows, device: torch.device) -> RowTensors:
+    """Copy packed rows to a device."""
+    return RowTensors(*(torch.from_numpy(array).to(device) for array in rows.arrays()))
+
+
+@torch.inference_mode()
+def mean_loss(
+    model: Transformer,
+    rows: Rows,
+    label_smoothing: float,
+    slots_at_once: int,
+    workers: Workers,
+    arithmetic: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> MeanLoss:
+    """Mean loss in evaluation mode; every worker takes its share, every token counts once."""
+    was_training = model.training
+    model.eval()
+    mine = rows[slice(*(len(rows) * (workers.rank + end) // workers.count for end in (0, 1)))]
+    loss = nll = 0.0
+    step = max(1, slots_at_once // rows.target.shape[1])
+    for start in range(0, len(mine), step):
+        with arithmetic():
+            sums = model(
+                rows_to_device(mine[start : start + step], workers.device), label_smoothing
+            )
+        loss += float(sums.loss)
+        nll += float(sums.nll)
+    model.train(was_training)
+    loss, nll, tokens = workers.sum([loss, nll, float(mine.target_tokens)])
+    return MeanLoss(loss / tokens, nll / tokens, int(tokens))
+
+
+def share_translation(
+    lines: Sequence[str], translate: Callable[[Sequence[str]], list[str]], workers: Workers
+) -> list[str]:
+    """Translate lines, each by exactly one worker; everyone gets all of them, in order."""
+    mine = translate(lines[workers.rank :: workers.count])
+    parts = workers.gather_json(mine)
+    translations = [""] * len(lines)
+    for rank, part in enumerate(parts):
+        translations[rank :: workers.count] = part
+    return translations
+
+
+def score_text(
+    translations: Sequence[str], references: Sequence[str], tokenize: str, bootstrap: int = 0
+) -> TextScores:
+    """Score by sacreBLEU; with `bootstrap` samples, also 95% confidence intervals."""
+    bleu, chrf = BLEU(tokenize=tokenize), CHRF()
+    scores = [
+        metric.corpus_score(list(translations), [list(references)], n_bootstrap=bootstrap or 1)
+        for metric in (bleu, chrf)
+    ]
+    intervals = [
+        (score._mean - score._ci, score._mean + score._ci) if bootstrap else None
+        for score in scores
+    ]
+    return TextScores(
+        scores[0].score,
+        scores[1].score,
+        str(bleu.get_signature()),
+        str(chrf.get_signature()),
+        *intervals,
+    )

@@ -1,0 +1,92 @@
+"""A trained model from a run folder."""
+
+from dataclasses import dataclass
+
+import torch
+
+from dragoman.config import Config
+from dragoman.config_file import load_saved_config
+from dragoman.console import say
+from dragoman.corpus.subwords import Subwords
+from dragoman.errors import UserError
+from dragoman.inference.translate import Translator
+from dragoman.model.transformer import Transformer, load_weights
+from dragoman.runs.checkpoint import (
+    WEIGHTS,
+    average_weights,
+    checkpoint_name,
+    find_damage,
+    read_index,
+    read_tensors,
+)
+from dragoman.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model ready to translate, and which checkpoints it came from."""
+
+    translator: Translator
+    config: Config
+    checkpoints: list[str]
+
+
+def load_trained(
+    run: RunFolder, checkpoint: str, average: int, device: torch.device
+) -> TrainedModel:
+    """Load weights by "best", "latest" or a step; or the mean of the last `average`."""
+    config = load_saved_config(run.config)
+    source, target = (Subwords(path.read_bytes()) for path in run.subwords)
+    names = choose_checkpoints(run, checkpoint, average)
+    weights = (
+        average_weights(run.checkpoints, names)
+        if len(names) > 1
+        else read_tensors(run.checkpoints, names[0], WEIGHTS)
+    )
+    model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
+    load_weights(model, weights)
+    translator = Translator(
+        model.to(device).eval(),
+        source,
+        target,
+        config.cleaning.normalize_punctuation,
+        config.cleaning.max_tokens,
+        device,
+    )
+    return TrainedModel(translator, config, names)
+
+
+def choose_checkpoints(run: RunFolder, checkpoint: str, average: int) -> list[str]:
+    """Names of the checkpoints to load, checked for damage."""
+    index = read_index(run.checkpoints)
+    entries = {entry["name"]: entry for entry in index["checkpoints"]}
+    if not entries:
+        raise UserError(f"{run.path} has no checkpoint yet")
+    if average > 1:
+        names = list(entries)[-average:]
+        if len(names) < average:
+            raise UserError(
+                f"--average {average}: {run.path} keeps {len(names)} checkpoints; "
+                "set checkpoints.keep_latest higher before training"
+            )
+    else:
+        names = [_resolve(checkpoint, index, list(entries), run)]
+    for name in names:
+        if damage := find_damage(run.checkpoints, entries[name]):
+            raise UserError(f"{run.checkpoints / name} is damaged: {damage}; choose another")
+    return names
+
+
+def _resolve(checkpoint: str, index: dict[str, str], names: list[str], run: RunFolder) -> str:
+    match checkpoint:
+        case "latest":
+            return index["latest"]
+        case "best":
+            if best := index["best_bleu"] or index["best_loss"]:
+                return best
+            say(f"{run.path} has no evaluated checkpoint; taking the latest")
+            return index["latest"]
+        case _ if checkpoint.isdigit() and checkpoint_name(int(checkpoint)) in names:
+            return checkpoint_name(int(checkpoint))
+    kept = ", ".join(str(int(name.removeprefix("step-"))) for name in names)
+    raise UserError(f"--checkpoint {checkpoint}: choose best, latest or one of the steps {kept}")

@@ -1,0 +1,241 @@
+"""Checkpoints, whole or absent: safetensors, checksums, an index, written in the background."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dragoman.config import CheckpointSettings
+from dragoman.errors import UserError
+from dragoman.files import flush_folder, flush_to_disk, sha256, write_whole
+from dragoman.runs.folder import RunFolder
+
+INDEX = "checkpoints.json"
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The evaluation at a checkpoint's step, on the first validation set."""
+
+    loss: float | None = None
+    nll: float | None = None
+    bleu: float | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in memory."""
+
+    step: int
+    weights: Tensors
+    optimizer: Tensors
+    state: Mapping[str, Any]
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What became of a save: bytes and seconds, or the reason it failed."""
+
+    name: str
+    step: int
+    bytes: int
+    seconds_blocking: float
+    seconds_background: float
+    failure: str | None = None
+
+
+def checkpoint_name(step: int) -> str:
+    """Folder name of a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
+class CheckpointWriter:
+    """Saves checkpoints in a background thread, one at a time."""
+
+    def __init__(self, run: RunFolder, settings: CheckpointSettings) -> None:
+        self._run = run
+        self._settings = settings
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._under_way: Future[Saved] | None = None
+
+    def save(self, checkpoint: Checkpoint) -> Saved | None:
+        """Copy the tensors and go on; return what became of the save before this one."""
+        start = time.perf_counter()
+        before = self.finish()
+        copied = Checkpoint(
+            checkpoint.step,
+            _copy(checkpoint.weights),
+            _copy(checkpoint.optimizer),
+            checkpoint.state,
+            checkpoint.scores,
+        )
+        seconds_blocking = time.perf_counter() - start
+        self._under_way = self._thread.submit(self._write, copied, seconds_blocking)
+        return before
+
+    def finish(self) -> Saved | None:
+        """Wait for the save under way, if any."""
+        under_way, self._under_way = self._under_way, None
+        return under_way.result() if under_way else None
+
+    def done(self) -> Saved | None:
+        """Return the save under way if it has just been finished."""
+        return self.finish() if self._under_way and self._under_way.done() else None
+
+    def _write(self, checkpoint: Checkpoint, seconds_blocking: float) -> Saved:
+        start = time.perf_counter()
+        name = checkpoint_name(checkpoint.step)
+        failure, size = None, 0
+        try:
+            size = write_checkpoint(self._run.checkpoints, checkpoint)
+            prune(self._run.checkpoints, self._settings)
+        except OSError as error:
+            # Training goes on; the older checkpoints are untouched.
+            failure = f"{error.strerror or error}"
+            shutil.rmtree(self._run.checkpoints / f".{name}", ignore_errors=True)
+        seconds = time.perf_counter() - start
+        return Saved(name, checkpoint.step, size, seconds_blocking, seconds, failure)
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
+    """Write one checkpoint aside, put it in place, and enter it in the index; return its bytes."""
+    name = checkpoint_name(checkpoint.step)
+    aside = folder / f".{name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    save_file(dict(checkpoint.weights), aside / WEIGHTS)
+    save_file(dict(checkpoint.optimizer), aside / OPTIMIZER)
+    files = {file: _describe(aside / file) for file in (WEIGHTS, OPTIMIZER)}
+    state = {"step": checkpoint.step, **checkpoint.state, "files": files}
+    (aside / STATE).write_text(json.dumps(state, indent=2))
+    files[STATE] = _describe(aside / STATE)
+    flush_folder(aside)
+    shutil.rmtree(folder / name, ignore_errors=True)  # A repeated step's, from an earlier life.
+    aside.rename(folder / name)
+    flush_folder(folder)
+    size = sum(int(file["bytes"]) for file in files.values())
+    entry = {
+        "name": name,
+        "step": checkpoint.step,
+        "time": time.time(),
+        "bytes": size,
+        "files": files,
+        **asdict(checkpoint.scores),
+    }
+    index = read_index(folder)
+    others = [other for other in index["checkpoints"] if other["name"] != name]
+    _write_index(folder, [*others, entry])
+    return size
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The index of kept checkpoints; empty if there are none yet."""
+    try:
+        index: dict[str, Any] = json.loads((folder / INDEX).read_text())
+    except FileNotFoundError:
+        return {"checkpoints": []}
+    except ValueError:
+        raise UserError(
+            f"{folder / INDEX} is damaged; delete it to start from the folders"
+        ) from None
+    return index
+
+
+def prune(folder: Path, settings: CheckpointSettings) -> None:
+    """Delete checkpoints that are neither among the latest nor the best."""
+    index = read_index(folder)
+    entries = sorted(index["checkpoints"], key=lambda entry: int(entry["step"]))
+    kept = {entry["name"] for entry in entries[-settings.keep_latest :]}
+    if settings.keep_best:
+        kept |= {index[best] for best in ("best_loss", "best_bleu") if index[best]}
+    _write_index(folder, [entry for entry in entries if entry["name"] in kept])
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in kept:
+            shutil.rmtree(path)
+
+
+def find_intact(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
+    """Entry of the latest checkpoint whose bytes match their checksums; damaged ones are named."""
+    entries = sorted(read_index(folder)["checkpoints"], key=lambda entry: -int(entry["step"]))
+    for entry in entries:
+        damage = find_damage(folder, entry)
+        if damage is None:
+            return dict(entry)
+        warn(f"checkpoint {entry['name']} is damaged ({damage}); passing over it")
+    return None
+
+
+def find_damage(folder: Path, entry: Mapping[str, Any]) -> str | None:
+    """Say what is wrong with a checkpoint's files, if anything."""
+    for name, expected in entry["files"].items():
+        path = folder / entry["name"] / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != expected["bytes"]:
+            return f"{name} has {path.stat().st_size:,} bytes, not {expected['bytes']:,}"
+        if sha256(path) != expected["sha256"]:
+            return f"the checksum of {name} does not match"
+    return None
+
+
+def read_state(folder: Path, name: str) -> dict[str, Any]:
+    """Read a checkpoint's state: step, place in the corpus, best scores."""
+    state: dict[str, Any] = json.loads((folder / name / STATE).read_text())
+    return state
+
+
+def read_tensors(folder: Path, name: str, file: str) -> dict[str, Tensor]:
+    """Read the weights or the optimizer's moments of a checkpoint."""
+    path = folder / name / file
+    try:
+        return load_file(path)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def average_weights(folder: Path, names: list[str]) -> dict[str, Tensor]:
+    """Mean of the weights of several checkpoints."""
+    total = {key: value.double() for key, value in read_tensors(folder, names[0], WEIGHTS).items()}
+    for name in names[1:]:
+        for key, value in read_tensors(folder, name, WEIGHTS).items():
+            total[key] += value
+    return {key: (value / len(names)).float() for key, value in total.items()}
+
+
+def _copy(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    path.chmod(0o644)  # safetensors makes files that only their owner can read.
+    with open(path, "rb") as file:
+        flush_to_disk(file)
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def _write_index(folder: Path, entries: list[dict[str, Any]]) -> None:
+    entries = sorted(entries, key=lambda entry: int(entry["step"]))
+
+    def best(score: str, sign: int) -> str | None:
+        scored = [entry for entry in entries if entry[score] is not None]
+        return min(scored, key=lambda entry: sign * entry[score])["name"] if scored else None
+
+    index = {
+        "latest": entries[-1]["name"] if entries else None,
+        "best_loss": best("loss", 1),
+        "best_bleu": best("bleu", -1),
+        "checkpoints": entries,
+    }
+    write_whole(folder / INDEX, json.dumps(index, indent=2).encode())

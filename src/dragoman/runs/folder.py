@@ -1,0 +1,87 @@
+"""Every path of a run folder, in one place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.errors import UserError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run; docs/run-folder.md describes what is in it."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """Every setting of the run."""
+        return self.path / "config.toml"
+
+    @property
+    def provenance(self) -> Path:
+        """Versions, hardware, command and corpus."""
+        return self.path / "provenance.json"
+
+    @property
+    def log(self) -> Path:
+        """What was printed."""
+        return self.path / "train.log"
+
+    @property
+    def metrics(self) -> Path:
+        """What happened, a line each."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """Sentences translated at every evaluation."""
+        return self.path / "samples.jsonl"
+
+    @property
+    def monitor(self) -> Path:
+        """What the machines did, a file each."""
+        return self.path / "monitor"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Scalars for TensorBoard."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Weights, a folder each, and their index."""
+        return self.path / "checkpoints"
+
+    @property
+    def subwords(self) -> tuple[Path, Path]:
+        """Copies of the vocabularies, so that a run translates without its corpus."""
+        return self.path / "source.model", self.path / "target.model"
+
+    @property
+    def report(self) -> Path:
+        """The report's pages and pictures."""
+        return self.path / "report"
+
+    def exists(self) -> bool:
+        """Whether a run has been started here."""
+        return self.config.exists()
+
+
+def find_run(name: str) -> RunFolder:
+    """Find an existing run by its path, or by its name under runs/."""
+    for path in (Path(name), Path("runs") / name):
+        if (path / "config.toml").is_file():
+            return RunFolder(path)
+    raise UserError(f"{name}: no run there, nor at runs/{name}; a run folder has a config.toml")
+
+
+def new_run(name: str) -> RunFolder:
+    """Name a run's folder: a plain name lies under runs/, anything with a slash is a path."""
+    return RunFolder(Path(name) if "/" in name else Path("runs") / name)

@@ -1,0 +1,81 @@
+"""Where a run came from: versions, hardware, command, git state, corpus."""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy
+import psutil
+import torch
+
+from dragoman import __version__
+from dragoman.runs.folder import FORMAT, RunFolder
+
+
+def describe_run(
+    run: RunFolder, corpus: dict[str, Any], parameters: int, tensors: int
+) -> dict[str, Any]:
+    """Collect all that a reader needs to reproduce a run; `corpus` is its manifest."""
+    return {
+        "format": FORMAT,
+        "run": run.name,
+        "created": time.time(),
+        "dragoman": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "cuda": torch.version.cuda,
+        "command": sys.argv,
+        "directory": str(Path.cwd()),
+        "git": git_state(),
+        "corpus": {
+            "folder": corpus["settings"]["corpus"]["folder"],
+            "identity": corpus["identity"],
+            "manifest": corpus,
+        },
+        "model": {"parameters": parameters, "tensors": tensors},
+        "machines": {},
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """Hardware and system of this machine."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": [
+            {"name": properties.name, "memory_bytes": properties.total_memory}
+            for properties in map(
+                torch.cuda.get_device_properties, range(torch.cuda.device_count())
+            )
+        ],
+        "system": platform.platform(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit of the current folder, and whether it was changed since."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    result = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)
+    return result.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor()

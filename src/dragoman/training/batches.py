@@ -1,0 +1,51 @@
+"""Packs batches ahead in the background, so that the trainer does not wait."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+_STEPS_AHEAD = 8
+
+
+class Ahead(Generic[Item]):
+    """Runs an endless iterator in a thread, a few items ahead of its reader."""
+
+    def __init__(self, items: Iterator[Item], ahead: int = _STEPS_AHEAD) -> None:
+        self._queue: queue.Queue[Item | BaseException] = queue.Queue(ahead)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._fill, args=(items,), daemon=True)
+        self._thread.start()
+
+    def next(self) -> Item:
+        """Take the next item; an error in the background is raised here."""
+        item = self._queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._closed.set()
+        while not self._queue.empty():
+            self._queue.get()
+        self._thread.join()
+
+    def _fill(self, items: Iterator[Item]) -> None:
+        try:
+            for item in items:
+                self._put(item)
+                if self._closed.is_set():
+                    return
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, item: Item | BaseException) -> None:
+        while not self._closed.is_set():
+            try:
+                self._queue.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue

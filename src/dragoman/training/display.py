@@ -1,0 +1,159 @@
+"""What a run shows: a live display on a terminal, plain lines elsewhere, and train.log."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from dragoman.console import say
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass
+class Status:
+    """The numbers on the screen."""
+
+    step: int = 0
+    steps: int | None = None
+    epoch: float = 0.0
+    loss: float = float("nan")
+    learning_rate: float = 0.0
+    tokens_per_second: float = 0.0
+    seconds_per_step: float = 0.0
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def seconds_left(self) -> float | None:
+        """Time to the last step at the present pace, evaluations left out."""
+        return (self.steps - self.step) * self.seconds_per_step if self.steps else None
+
+
+class Display:
+    """Shows a run's progress; silent on all workers but the first."""
+
+    def __init__(self, title: str, log: Path | None, steps: int | None) -> None:
+        self._title = title
+        self._status = Status(steps=steps)
+        self._log: TextIO | None = open(log, "a", encoding="utf-8") if log else None
+        self._last_line = 0.0
+        self._live = _live() if log and sys.stderr.isatty() else None
+
+    def start(self) -> None:
+        """Take over the terminal, if there is one."""
+        if self._live:
+            self._live.start()
+
+    def say(self, message: str) -> None:
+        """Tell one line."""
+        if not self._log:
+            return
+        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        self._log.flush()
+        if self._live:
+            self._live.console.print(message, highlight=False, markup=False)
+        else:
+            say(message)
+
+    def step(self, step: int, values: dict[str, Any]) -> None:
+        """Show a training step."""
+        status = self._status
+        status.step, status.epoch = step, values["epoch"]
+        status.loss, status.learning_rate = values["loss"], values["learning_rate"]
+        # A smoothed pace: single steps jump about.
+        weight = 0.1 if status.seconds_per_step else 1.0
+        status.seconds_per_step += weight * (values["seconds"] - status.seconds_per_step)
+        rate = values["target_tokens"] / values["seconds"]
+        status.tokens_per_second += weight * (rate - status.tokens_per_second)
+        if self._live:
+            self._live.update(_panel(self._title, status))
+        elif time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            left = status.seconds_left()
+            self.say(
+                f"step {step:,}  epoch {status.epoch:.2f}  loss {status.loss:.4f}  "
+                f"rate {status.learning_rate:.2e}  {status.tokens_per_second:,.0f} tokens/s"
+                + (f"  {_duration(left)} left" if left is not None else "")
+            )
+
+    def evaluation(
+        self, step: int, values: dict[str, Any], samples: Sequence[tuple[str, str, str]]
+    ) -> None:
+        """Show an evaluation and its sample translations (source, reference, translation)."""
+        self._status.evaluations.append({"step": step, **values})
+        self._status.samples = list(samples) or self._status.samples
+        self.say(
+            f"step {step:,}  {values['set']}: loss {values['loss']:.4f}  nll {values['nll']:.4f}  "
+            f"train sample {values['train_sample_loss']:.4f}  BLEU {values['bleu']:.2f}  "
+            f"chrF {values['chrf']:.2f}  ({values['seconds']:.1f} s)"
+        )
+        if self._live:
+            self._live.update(_panel(self._title, self._status))
+        else:
+            for source, _, translation in samples[:2]:
+                self.say(f"    {source}  ->  {translation}")
+
+    def stop(self) -> None:
+        """Give the terminal back."""
+        if self._live:
+            self._live.stop()
+        if self._log:
+            self._log.close()
+            self._log = None
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _live() -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(stderr=True), refresh_per_second=8)
+
+
+def _panel(title: str, status: Status) -> Any:
+    from rich import box
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    numbers = Table.grid(padding=(0, 3))
+    left = status.seconds_left()
+    of_steps = f" of {status.steps:,}" if status.steps else ""
+    numbers.add_row(
+        f"[b]step[/b] {status.step:,}{of_steps}",
+        f"[b]epoch[/b] {status.epoch:.2f}",
+        f"[b]train loss[/b] {status.loss:.3f}",
+        f"[b]learning rate[/b] {status.learning_rate:.2e}",
+        f"[b]tokens/s[/b] {status.tokens_per_second:,.0f}",
+        f"[b]left[/b] {_duration(left)}" if left is not None else "",
+    )
+    parts: list[Any] = [numbers]
+    if status.steps:
+        parts.append(ProgressBar(total=status.steps, completed=status.step))
+    if status.evaluations:
+        table = Table(box=box.SIMPLE, padding=(0, 2))
+        for name in ("step", "set", "loss", "train sample", "BLEU", "chrF"):
+            table.add_column(name, justify="left" if name == "set" else "right")
+        for one in status.evaluations[-6:]:
+            table.add_row(
+                f"{one['step']:,}",
+                one["set"],
+                f"{one['loss']:.3f}",
+                f"{one['train_sample_loss']:.3f}",
+                f"{one['bleu']:.1f}",
+                f"{one['chrf']:.1f}",
+            )
+        parts.append(table)
+    for source, _, translation in status.samples:
+        line = Text(source, style="dim", overflow="ellipsis", no_wrap=True)
+        parts += [line, Text(f"  {translation}", style="green", overflow="ellipsis", no_wrap=True)]
+    return Panel(Group(*parts), title=title, title_align="left", border_style="cyan")

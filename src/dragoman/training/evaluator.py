@@ -1,0 +1,128 @@
+"""What is measured at every evaluation during training."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from dragoman.cluster.processes import Workers
+from dragoman.config import Config
+from dragoman.corpus.rows import Rows
+from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus
+from dragoman.inference.evaluate import (
+    MeanLoss,
+    TextScores,
+    evaluation_rows,
+    mean_loss,
+    score_text,
+    share_translation,
+)
+from dragoman.inference.translate import Translator
+from dragoman.model.transformer import Transformer
+
+SLOTS_AT_ONCE = 8_192
+LONGEST_SAMPLE = 120  # Characters.
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A fixed sentence and what the model makes of it now."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one validation set at one step."""
+
+    name: str
+    pairs: int
+    loss: MeanLoss
+    train_sample: MeanLoss
+    text: TextScores
+    samples: tuple[Sample, ...]
+    seconds: float
+
+
+class Evaluator:
+    """Holds the sets, packed once, and scores a model on them."""
+
+    def __init__(
+        self,
+        config: Config,
+        corpus: PreparedCorpus,
+        workers: Workers,
+        arithmetic: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self._config = config
+        self._workers = workers
+        self._arithmetic = arithmetic
+        self._source, self._target = corpus.subwords()
+        width, begin = config.batches.row_tokens, self._target.begin
+        self._sets = [
+            (one, evaluation_rows(one.tokens, width, begin))
+            for one in corpus.evaluation_sets("validation")
+        ]
+        # The corpus is shuffled, so its first pairs are a fair sample.
+        pairs = min(config.evaluation.train_sample_pairs, len(corpus.train))
+        sample = PairTokens(
+            corpus.train.source.lines(0, pairs), corpus.train.target.lines(0, pairs)
+        )
+        self._train_sample = evaluation_rows(sample, width, begin)
+        self._search = replace(config.translation, beam=config.evaluation.beam)
+
+    def evaluate(self, model: Transformer) -> list[Evaluation]:
+        """Score the model on every validation set, shared among all workers."""
+        if not self._sets:
+            return []
+        model.eval()
+        train_sample = self._mean_loss(model, self._train_sample)
+        evaluations = [self._evaluate(model, one, rows, train_sample) for one, rows in self._sets]
+        model.train()
+        return evaluations
+
+    def _evaluate(
+        self, model: Transformer, one: EvaluationSet, rows: Rows, train_sample: MeanLoss
+    ) -> Evaluation:
+        start = time.perf_counter()
+        loss = self._mean_loss(model, rows)
+        settings = self._config.evaluation
+        count = min(settings.bleu_pairs or len(one.source), len(one.source))
+        translations = self._translate(model, one.source[:count])
+        text = score_text(translations, one.target[:count], settings.bleu_tokenize)
+        samples = tuple(
+            Sample(one.source[index], one.target[index], translations[index])
+            for index in sample_sentences(one.source[:count], settings.samples)
+        )
+        seconds = time.perf_counter() - start
+        return Evaluation(one.name, len(one.source), loss, train_sample, text, samples, seconds)
+
+    def _mean_loss(self, model: Transformer, rows: Rows) -> MeanLoss:
+        smoothing = self._config.training.label_smoothing
+        return mean_loss(model, rows, smoothing, SLOTS_AT_ONCE, self._workers, self._arithmetic)
+
+    def _translate(self, model: Transformer, lines: Sequence[str]) -> list[str]:
+        cleaning = self._config.cleaning
+        translator = Translator(
+            model,
+            self._source,
+            self._target,
+            cleaning.normalize_punctuation,
+            cleaning.max_tokens,
+            self._workers.device,
+        )
+
+        def translate(part: Sequence[str]) -> list[str]:
+            with self._arithmetic():
+                return [best[0].text for best in translator.translate(part, self._search)]
+
+        return share_translation(lines, translate, self._workers)
+
+
+def sample_sentences(lines: Sequence[str], count: int) -> list[int]:
+    """Choose a few lines, evenly over the set, that fit on a screen's line."""
+    short = [index for index, line in enumerate(lines) if 0 < len(line) <= LONGEST_SAMPLE]
+    short = short or list(range(len(lines)))
+    return [short[len(short) * place // count] for place in range(min(count, len(short)))]

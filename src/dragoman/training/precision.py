@@ -1,0 +1,45 @@
+"""The arithmetic: float32, bfloat16, or float16 with dynamic loss scaling."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+FIRST_SCALE = 2.0**15
+STEPS_TO_GROW = 1_000
+LARGEST_SCALE = 2.0**24
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Context in which matrix products use the given precision."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, getattr(torch, precision))
+
+
+class LossScale:
+    """Keeps small float16 gradients from vanishing; 1 and fixed for other precisions.
+
+    Lives on the device: halved by a step whose gradient is not finite, doubled after many good
+    ones, without the host ever waiting to know.
+    """
+
+    def __init__(self, precision: Precision, device: torch.device) -> None:
+        self.is_dynamic = precision == "float16"
+        self.value = torch.full((), FIRST_SCALE if self.is_dynamic else 1.0, device=device)
+        self.good_steps = torch.zeros((), device=device)
+
+    def update(self, is_bad: Tensor) -> None:
+        """Adapt to a step whose gradient was not finite (1.0) or was (0.0)."""
+        if not self.is_dynamic:
+            return
+        good_steps = (self.good_steps + 1) * (1 - is_bad)
+        grows = good_steps >= STEPS_TO_GROW
+        scale = torch.where(
+            is_bad > 0, self.value / 2, torch.where(grows, self.value * 2, self.value)
+        )
+        self.value.copy_(scale.clamp(1.0, LARGEST_SCALE))
+        self.good_steps.copy_(torch.where(grows, 0.0, good_steps))

@@ -1,0 +1,126 @@
+"""Start a run folder, or go on with the one that is there."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dragoman.config import Config
+from dragoman.config_file import dump_config, flatten, load_saved_config, settings_of
+from dragoman.corpus.rows import Position
+from dragoman.corpus.store import PreparedCorpus
+from dragoman.errors import UserError
+from dragoman.files import write_whole
+from dragoman.runs.checkpoint import find_intact, read_state
+from dragoman.runs.folder import RunFolder
+from dragoman.runs.provenance import describe_run
+from dragoman.training.stopping import Best
+
+
+@dataclass
+class Progress:
+    """How far a run has come; saved with every checkpoint."""
+
+    step: int = 0
+    position: Position = field(default_factory=Position)
+    best: Best = field(default_factory=Best)
+    skipped_in_a_row: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0
+    rows_per_device: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "Progress":
+        """Read what `to_json` wrote."""
+        position, best = Position(**values["position"]), Best(**values["best"])
+        return Progress(**{**values, "position": position, "best": best})
+
+
+def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
+    """Refuse a corpus that was prepared with other settings than the config's."""
+    made_with = corpus.manifest["settings"]
+    different = [
+        f"{section}.{key} = {value!r}, not {made_with[section].get(key)!r}"
+        for section in ("cleaning", "vocabulary")
+        for key, value in asdict(getattr(config, section)).items()
+        if made_with[section].get(key) != value and not key.endswith("model")
+    ]
+    if different:
+        raise UserError(
+            f"{corpus.folder} was prepared with other settings; the config now says "
+            f"{'; '.join(different)}; run `dragoman prepare` again"
+        )
+
+
+def open_run(
+    run: RunFolder, config: Config, corpus: PreparedCorpus, parameters: int, tensors: int
+) -> None:
+    """Create the run folder, or check that the one there is the same run."""
+    if run.exists():
+        refuse_changes(run, config, corpus)
+    elif run.path.exists() and any(run.path.iterdir()):
+        raise UserError(f"{run.path} is not empty and holds no run; choose another --run")
+    for folder in (run.path, run.checkpoints, run.monitor):
+        folder.mkdir(parents=True, exist_ok=True)
+    names = corpus.manifest["vocabulary"]["files"]
+    for name, path in zip((names[0], names[-1]), run.subwords, strict=True):
+        if not path.exists():
+            shutil.copyfile(corpus.folder / corpus.manifest["data"] / name, path)
+    if not run.provenance.exists():
+        provenance = describe_run(run, corpus.manifest, parameters, tensors)
+        provenance["machines"] = {}
+        write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
+    # Last: a folder with a config is a run.
+    write_whole(run.config, dump_config(config).encode())
+
+
+def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> None:
+    """A resumed run must be the run it was, but for the settings that may change."""
+    before, now = flatten(load_saved_config(run.config)), flatten(config)
+    changed = [
+        f"{name} was {before[name]!r}, is {now[name]!r}"
+        for name in fixed_settings()
+        if before[name] != now[name]
+    ]
+    identity = json.loads(run.provenance.read_text())["corpus"]["identity"]
+    if identity != corpus.identity:
+        changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
+    if changed:
+        raise UserError(
+            f"{run.path} cannot go on with other settings: {'; '.join(changed)}. "
+            "Change them back, or start a new run with --run"
+        )
+
+
+def fixed_settings() -> list[str]:
+    """Settings that make a run what it is; the corpus is compared by its checksum instead."""
+    return [
+        f"{section.name}.{item.name}"
+        for section, kind in settings_of(Config)
+        if section.name not in ("corpus", "cleaning", "vocabulary")
+        for item, _ in settings_of(kind)
+        if not item.metadata["may_change"]
+    ]
+
+
+def find_progress(
+    run: RunFolder, warn: Callable[[str], None]
+) -> tuple[str, Progress, dict[str, float]] | None:
+    """Name of the latest intact checkpoint, how far it came, and its optimizer's numbers."""
+    entry = find_intact(run.checkpoints, warn)
+    if entry is None:
+        return None
+    state = read_state(run.checkpoints, entry["name"])
+    return entry["name"], Progress.from_json(state["progress"]), state["optimizer"]
+
+
+def note_machine(run: RunFolder, machines: dict[str, Any]) -> None:
+    """Add the machines that take part to the run's provenance."""
+    provenance = json.loads(run.provenance.read_text())
+    provenance["machines"] |= machines
+    write_whole(run.provenance, json.dumps(provenance, indent=2).encode())

@@ -1,0 +1,107 @@
+"""When a run ends: its settings, its scores, or a signal."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from types import FrameType
+
+from dragoman.config import TrainingSettings
+from dragoman.console import say
+
+
+class Stop(IntEnum):
+    """Why to stop; workers agree on the highest."""
+
+    NO = 0
+    STEPS = 1
+    EPOCHS = 2
+    HOURS = 3
+    PATIENCE = 4
+    SIGNAL = 5
+
+
+@dataclass
+class Best:
+    """Best scores so far on the first validation set, and evaluations since then."""
+
+    loss: float | None = None
+    bleu: float | None = None
+    evaluations_since_loss: int = 0
+    evaluations_since_bleu: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the last evaluation set a new best."""
+        return self.evaluations_since_loss == 0 or self.evaluations_since_bleu == 0
+
+    def update(self, loss: float, bleu: float) -> None:
+        """Take note of an evaluation."""
+        if self.loss is None or loss < self.loss:
+            self.loss, self.evaluations_since_loss = loss, 0
+        else:
+            self.evaluations_since_loss += 1
+        if self.bleu is None or bleu > self.bleu:
+            self.bleu, self.evaluations_since_bleu = bleu, 0
+        else:
+            self.evaluations_since_bleu += 1
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM ask for a clean end; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catch the signals for the time of a block."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._handle) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.requested:
+            # Files appear whole or not at all, so that leaving at once does no damage.
+            os._exit(128 + number)
+        self.requested = signal.Signals(number).name
+        say(f"{self.requested}: finishing the step and saving; once more to leave at once")
+
+
+def reason_to_stop(
+    settings: TrainingSettings, step: int, epoch: float, seconds: float, best: Best
+) -> Stop:
+    """Check the settings' limits after a step."""
+    if settings.steps is not None and step >= settings.steps:
+        return Stop.STEPS
+    if settings.epochs is not None and epoch >= settings.epochs:
+        return Stop.EPOCHS
+    if settings.hours is not None and seconds >= 3600 * settings.hours:
+        return Stop.HOURS
+    waited = (
+        best.evaluations_since_loss
+        if settings.patience_metric == "loss"
+        else best.evaluations_since_bleu
+    )
+    if settings.patience is not None and waited >= settings.patience:
+        return Stop.PATIENCE
+    return Stop.NO
+
+
+class Stopwatch:
+    """Wall time of all lives of a run together."""
+
+    def __init__(self, seconds_before: float) -> None:
+        self._seconds_before = seconds_before
+        self._start = time.monotonic()
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._seconds_before + time.monotonic() - self._start
