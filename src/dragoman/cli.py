@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman import __version__
+from dragoman.config import has_end
 from dragoman.config_file import load_config
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
@@ -119,6 +120,8 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 def _train(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
+    if not has_end(config.training):
+        raise UserError(f"{arguments.config}: no end: set training.steps, epochs, hours or patience")
 
     from dragoman.training.start import train
 

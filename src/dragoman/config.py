@@ -403,10 +403,12 @@ def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str
 
 
 def _training_contradictions(config: Config) -> list[str]:
-    training, corpus = config.training, config.corpus
-    problems = []
-    if training.steps is None and training.epochs is None and training.hours is None:
-        problems.append("training has no end: set training.steps, epochs or hours")
-    if training.patience and not corpus.validation:
-        problems.append("training.patience needs a validation set: set corpus.validation")
-    return problems
+    if config.training.patience and not config.corpus.validation:
+        return ["training.patience needs a validation set: set corpus.validation"]
+    return []
+
+
+def has_end(training: TrainingSettings) -> bool:
+    """Whether a run with these settings stops by itself; only `train` asks for that."""
+    limits = (training.steps, training.epochs, training.hours, training.patience)
+    return any(limit is not None for limit in limits)

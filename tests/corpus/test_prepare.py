@@ -14,6 +14,7 @@ import pytest
 
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
+from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from support import Dragoman, number_pairs, write_lines
@@ -331,7 +332,7 @@ def test_only_one_preparation_at_a_time(small_text: Path, dragoman: Dragoman) ->
 
 
 @pytest.mark.slow
-def test_europarl_validation_survives_the_round_trip(europarl: Path, tmp_path: Path) -> None:
+def test_europarl_survives_the_round_trip_and_fills_rows(europarl: Path, tmp_path: Path) -> None:
     import unicodedata
 
     config = tmp_path / "config.toml"
@@ -354,3 +355,6 @@ size = 4_000
     ):
         decoded = subwords.decode([tokens.line(index).tolist() for index in range(len(tokens))])
         assert decoded == [unicodedata.normalize("NFC", line) for line in lines]
+    rows = pack(corpus.train, row_tokens=128, begin=1)
+    assert rows.pairs == len(corpus.train)
+    assert rows.target_tokens / rows.target.size > 0.95

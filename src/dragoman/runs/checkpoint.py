@@ -101,9 +101,9 @@ class CheckpointWriter:
         try:
             size = write_checkpoint(self._run.checkpoints, checkpoint)
             prune(self._run.checkpoints, self._settings)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             # Training goes on; the older checkpoints are untouched.
-            failure = f"{error.strerror or error}"
+            failure = str(error)
             shutil.rmtree(self._run.checkpoints / f".{name}", ignore_errors=True)
         seconds = time.perf_counter() - start
         return Saved(name, checkpoint.step, size, seconds_blocking, seconds, failure)

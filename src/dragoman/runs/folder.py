@@ -71,15 +71,15 @@ class RunFolder:
 
     def exists(self) -> bool:
         """Whether a run has been started here."""
-        return self.config.exists()
+        return self.config.is_file() and self.provenance.is_file()
 
 
 def find_run(name: str) -> RunFolder:
     """Find an existing run by its path, or by its name under runs/."""
     for path in (Path(name), Path("runs") / name):
-        if (path / "config.toml").is_file():
+        if RunFolder(path).exists():
             return RunFolder(path)
-    raise UserError(f"{name}: no run there, nor at runs/{name}; a run folder has a config.toml")
+    raise UserError(f"{name}: no run there, nor at runs/{name}")
 
 
 def new_run(name: str) -> RunFolder:

@@ -3,11 +3,15 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from dragoman.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
 
 SECONDS_BETWEEN_FLUSHES = 1.0
 
@@ -18,6 +22,7 @@ TRAIN_SCALARS = {
     "learning_rate": "learning_rate",
     "gradient_norm": "global_gradient_norm",
     "seconds": "seconds_per_step",
+    "tokens_per_second": "tokens_per_second",
     "epoch": "epoch",
     "loss_scale": "loss_scale",
 }
@@ -33,28 +38,29 @@ EVAL_SCALARS = {
 class MetricsLog:
     """Appends events to the run folder; worker 0 owns it."""
 
-    def __init__(self, run: RunFolder, step: int) -> None:
+    def __init__(self, run: RunFolder, step: int, warn: Callable[[str], None]) -> None:
         # Imported here: no other part of a run needs TensorBoard.
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self.highest_step = highest_step(run.metrics)
-        self._metrics = _open_for_lines(run.metrics)
-        self._samples = _open_for_lines(run.samples)
+        self._warn = warn
+        self._metrics = LineFile(run.metrics)
+        self._samples = LineFile(run.samples)
         # Steps that will be repeated vanish from TensorBoard's curves.
-        self._board = SummaryWriter(run.tensorboard, purge_step=step + 1)
+        self._board: SummaryWriter | None = SummaryWriter(run.tensorboard, purge_step=step + 1)
         self._first_set: str | None = None
         self._last_flush = 0.0
+        self._has_warned = False
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one event."""
         line = {"kind": kind, "time": time.time(), "step": step, **values}
         if kind in ("train", "eval") and step <= self.highest_step:
             line["repeated"] = True
-        self._metrics.write(_json_line(line))
+        self._metrics.append(line)
         if kind == "train":
-            self._scalars(TRAIN_SCALARS, values, step)
             rate = values["target_tokens"] / values["seconds"] if values["seconds"] else 0.0
-            self._board.add_scalar("tokens_per_second", rate, step)
+            self._scalars(TRAIN_SCALARS, {**values, "tokens_per_second": rate}, step)
         elif kind == "eval":
             self._first_set = self._first_set or values["set"]
             suffix = "" if values["set"] == self._first_set else f"/{values['set']}"
@@ -64,39 +70,51 @@ class MetricsLog:
 
     def write_sample(self, step: int, source: str, reference: str, translation: str) -> None:
         """Append one sample translation."""
-        self._samples.write(
-            _json_line(
-                {
-                    "step": step,
-                    "time": time.time(),
-                    "source": source,
-                    "reference": reference,
-                    "translation": translation,
-                }
-            )
+        self._samples.append(
+            {
+                "step": step,
+                "time": time.time(),
+                "source": source,
+                "reference": reference,
+                "translation": translation,
+            }
         )
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Hand everything to the operating system; a full disk is told once, and waited out."""
         self._last_flush = time.monotonic()
-        self._metrics.flush()
-        self._samples.flush()
-        self._board.flush()
+        failure = self._metrics.flush() or self._samples.flush()
+        if failure and not self._has_warned:
+            self._has_warned = True
+            self._warn(f"metrics cannot be written: {failure}; they wait in memory for room")
 
     def close(self) -> None:
         """Finish all files."""
         self.flush()
         self._metrics.close()
         self._samples.close()
-        self._board.close()
+        self._on_board(lambda board: board.close())
 
     def _scalars(
         self, names: Mapping[str, str], values: Mapping[str, Any], step: int, suffix: str = ""
     ) -> None:
         for key, name in names.items():
-            value = values.get(key)
-            if value is not None:
-                self._board.add_scalar(name + suffix, value, step)
+            if (value := values.get(key)) is not None:
+                self._on_board(partial(_add_scalar, name=name + suffix, value=value, step=step))
+
+    def _on_board(self, action: "Callable[[SummaryWriter], None]") -> None:
+        """Do something on TensorBoard, which is a convenience: its failures end it, not the run."""
+        if self._board is None:
+            return
+        try:
+            action(self._board)
+        except OSError as error:
+            self._board = None
+            self._warn(f"TensorBoard's files cannot be written any more: {error.strerror}")
+
+
+def _add_scalar(board: "SummaryWriter", name: str, value: float, step: int) -> None:
+    board.add_scalar(name, value, step)
 
 
 def highest_step(path: Path) -> int:
@@ -114,14 +132,36 @@ def highest_step(path: Path) -> int:
     return highest
 
 
-def _open_for_lines(path: Path) -> TextIO:
-    """Open for appending, on a fresh line even if the last one was cut short."""
-    if path.exists() and path.stat().st_size:
-        with open(path, "rb+") as file:
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-    return open(path, "a", encoding="utf-8")
+class LineFile:
+    """Appends lines to a file; on a full disk they wait in memory for room."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "ab+", buffering=0)
+        self._waiting = bytearray()
+        # A kill may have cut the last line short; the next one starts on a fresh line.
+        if self._file.tell():
+            self._file.seek(-1, 2)
+            if self._file.read(1) != b"\n":
+                self._waiting += b"\n"
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Add one JSON object."""
+        self._waiting += _json_line(values).encode()
+
+    def flush(self) -> str | None:
+        """Write what waits; return the reason if it could not be written."""
+        try:
+            while self._waiting:
+                written = self._file.write(self._waiting)
+                del self._waiting[:written]
+        except OSError as error:
+            return error.strerror
+        return None
+
+    def close(self) -> None:
+        """Write what waits, if there is room, and close."""
+        self.flush()
+        self._file.close()
 
 
 def _json_line(values: Mapping[str, Any]) -> str:

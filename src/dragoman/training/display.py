@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -50,8 +51,9 @@ class Display:
         """Tell one line."""
         if not self._log:
             return
-        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-        self._log.flush()
+        with suppress(OSError):  # A full disk must not end a run; the screen still tells.
+            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+            self._log.flush()
         if self._live:
             self._live.console.print(message, highlight=False, markup=False)
         else:
@@ -100,7 +102,8 @@ class Display:
         if self._live:
             self._live.stop()
         if self._log:
-            self._log.close()
+            with suppress(OSError):
+                self._log.close()
             self._log = None
 
 

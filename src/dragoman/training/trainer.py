@@ -322,7 +322,7 @@ class Trainer:
         if not workers.is_first:
             return
         note_machine(run, machines)
-        self.metrics = MetricsLog(run, self.progress.step)
+        self.metrics = MetricsLog(run, self.progress.step, self.display.say)
         self.checkpoints = CheckpointWriter(run, self.config.checkpoints)
         for message in messages:
             self.display.say(message)

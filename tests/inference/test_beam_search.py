@@ -1,0 +1,105 @@
+import pytest
+import torch
+
+from dragoman.config import ModelSettings
+from dragoman.inference.beam_search import SearchOptions, beam_search
+from dragoman.model.transformer import Transformer
+
+WORDS, BEGIN, END = 12, 1, 2
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    """Random weights, made loud so that the probabilities are far from even."""
+    torch.manual_seed(3)
+    settings = ModelSettings(preset="tiny", encoder_layers=1, decoder_layers=2, d_model=16, heads=2)
+    model = Transformer(settings, WORDS, WORDS, joint=True).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    return model
+
+
+def batch(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(sum(lengths))
+    width = max(lengths)
+    source = torch.randint(3, WORDS, (len(lengths), width), generator=generator)
+    segments = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
+    return source * segments, segments
+
+
+@torch.no_grad()
+def log_probabilities(
+    model: Transformer, source: torch.Tensor, segments: torch.Tensor, prefix: list[int]
+) -> torch.Tensor:
+    """Next word after a prefix, by full decoding without any cache."""
+    encoded = model.encode(source, torch.arange(source.shape[1])[None], segments)
+    inputs = torch.tensor([[BEGIN, *prefix]])
+    positions = torch.arange(inputs.shape[1])[None]
+    hidden = model.decode(encoded, segments, inputs, positions, torch.ones_like(inputs))
+    return (hidden[0, -1] @ model.target_embedding.weight.T).log_softmax(-1)
+
+
+def greedy(
+    model: Transformer, source: torch.Tensor, segments: torch.Tensor, longest: int
+) -> tuple[int, ...]:
+    prefix: list[int] = []
+    while len(prefix) < longest:
+        word = int(log_probabilities(model, source, segments, prefix).argmax())
+        if word == END:
+            break
+        prefix.append(word)
+    return tuple(prefix)
+
+
+def test_beam_of_one_is_greedy_in_any_batch(model: Transformer) -> None:
+    lengths = [5, 1, 8, 3, 3, 7]
+    source, segments = batch(lengths)
+    longest = [9, 3, 12, 1, 20, 6]
+    found = beam_search(model, source, segments, longest, SearchOptions(1, 0.6, BEGIN, END))
+    for row, (length, most) in enumerate(zip(lengths, longest, strict=True)):
+        one = source[row : row + 1, :length], segments[row : row + 1, :length]
+        assert found[row][0].tokens == greedy(model, *one, most)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+def test_wide_beam_finds_the_best_of_all_short_translations(
+    model: Transformer, length_penalty: float
+) -> None:
+    source, segments = batch([4])
+    options = SearchOptions(WORDS**2, length_penalty, BEGIN, END)
+    found = beam_search(model, source, segments, [3], options)[0]
+    scores: dict[tuple[int, ...], float] = {}
+    unfinished: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    for length in range(1, 4):
+        grown = []
+        for prefix, total in unfinished:
+            following = log_probabilities(model, source, segments, list(prefix))
+            for word in range(WORDS):
+                score = total + float(following[word])
+                if word == END or length == 3:
+                    tokens = prefix if word == END else (*prefix, word)
+                    scores[tokens] = max(
+                        scores.get(tokens, float("-inf")), score / length**length_penalty
+                    )
+                if word != END:
+                    grown.append(((*prefix, word), score))
+        unfinished = grown
+    best = max(scores, key=lambda tokens: scores[tokens])
+    assert found[0].tokens == best
+    assert found[0].score == pytest.approx(scores[best], abs=1e-4)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+def test_batching_changes_no_hypothesis(model: Transformer) -> None:
+    lengths = [5, 2, 8, 6]
+    source, segments = batch(lengths)
+    options = SearchOptions(4, 0.6, BEGIN, END)
+    together = beam_search(model, source, segments, [12] * 4, options)
+    for row, length in enumerate(lengths):
+        one = source[row : row + 1, :length], segments[row : row + 1, :length]
+        alone = beam_search(model, *one, [12], options)[0]
+        assert [one.tokens for one in together[row]] == [one.tokens for one in alone]
+        for one_score, other in zip(together[row], alone, strict=True):
+            assert one_score.score == pytest.approx(other.score, abs=1e-4)
+        assert len({one.tokens for one in alone}) == len(alone)

@@ -1,0 +1,29 @@
+import pytest
+
+from dragoman.inference.translate import batches_by_length, one_line, split_evenly
+
+
+def test_long_lines_are_cut_evenly_and_wholly() -> None:
+    end = 2
+    for length in (1, 5, 9, 10, 11, 50, 999):
+        tokens = [*range(10, 10 + length), end]
+        pieces = split_evenly(tokens, most=10)
+        assert all(piece[-1] == end and len(piece) <= 10 for piece in pieces)
+        assert [token for piece in pieces for token in piece[:-1]] == tokens[:-1]
+        sizes = [len(piece) for piece in pieces]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_batches_hold_everything_once_within_the_limit() -> None:
+    lengths = [3, 100, 7, 7, 1, 20, 64, 5]
+    batches = list(batches_by_length(lengths, batch_tokens=64))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        longest = max(lengths[index] for index in batch)
+        assert longest * len(batch) <= 64 or len(batch) == 1
+    assert list(batches_by_length([], 64)) == []
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\rb", "a b"])
+def test_a_translation_is_one_line(text: str) -> None:
+    assert one_line(text) == "a b"

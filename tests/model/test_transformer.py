@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.config import ModelSettings
+from dragoman.corpus.rows import pack
+from dragoman.corpus.store import PairTokens, pack_lines
+from dragoman.inference.evaluate import rows_to_device
+from dragoman.model.transformer import RowTensors, Transformer, count_parameters, sinusoids
+
+WORDS = 50
+TINY = ModelSettings(
+    preset="tiny", encoder_layers=2, decoder_layers=2, d_model=32, heads=4, feed_forward=64
+)
+
+
+@pytest.fixture
+def model() -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(TINY, WORDS, WORDS, joint=True).eval()
+
+
+def random_lines(count: int, longest: int, seed: int) -> list[list[int]]:
+    generator = np.random.default_rng(seed)
+    return [
+        generator.integers(3, WORDS, size=generator.integers(1, longest + 1)).tolist()
+        for _ in range(count)
+    ]
+
+
+def to_rows(sources: list[list[int]], targets: list[list[int]], width: int) -> RowTensors:
+    pairs = PairTokens(pack_lines(sources, "uint16"), pack_lines(targets, "uint16"))
+    return rows_to_device(pack(pairs, width, begin=1), torch.device("cpu"))
+
+
+def hidden_states(model: Transformer, rows: RowTensors) -> Tensor:
+    encoded = model.encode(rows.source, rows.source_positions, rows.source_segments)
+    return model.decode(
+        encoded,
+        rows.source_segments,
+        rows.target_input,
+        rows.target_positions,
+        rows.target_segments,
+    )
+
+
+@pytest.mark.parametrize(("preset", "parameters"), [("base", 60_880_896), ("big", 209_842_176)])
+def test_reference_sizes(preset: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = Transformer(ModelSettings(preset=preset), 32_768, 32_768, joint=True)  # type: ignore[arg-type]
+    assert count_parameters(model) == parameters
+    # Weights and two Adam moments, as a checkpoint of the reference runs holds them.
+    if preset == "base":
+        assert parameters * 4 * 3 == 730_570_752
+
+
+def test_neighbours_and_padding_change_no_logit(model: Transformer) -> None:
+    sources, targets = random_lines(7, 10, seed=1), random_lines(7, 10, seed=2)
+    packed = to_rows(sources, targets, width=24)
+    assert packed.target_segments.max() > 1, "several pairs share a row"
+    assert (packed.target_segments == 0).any(), "there is padding"
+    packed_hidden = hidden_states(model, packed)
+    for source, target in zip(sources, targets, strict=True):
+        alone = to_rows([source], [target], width=len(source) + len(target))
+        alone_hidden = hidden_states(model, alone)[0, : len(target)]
+        found = 0
+        for row in range(len(packed.target)):
+            for segment in range(1, int(packed.target_segments[row].max()) + 1):
+                at = packed.target_segments[row] == segment
+                same = packed.target[row][at].tolist() == target
+                at_source = packed.source_segments[row] == segment
+                if same and packed.source[row][at_source].tolist() == source:
+                    torch.testing.assert_close(
+                        packed_hidden[row][at], alone_hidden, atol=1e-5, rtol=1e-5
+                    )
+                    found += 1
+        assert found == 1
+
+
+def test_padding_tokens_change_no_loss_and_no_gradient(model: Transformer) -> None:
+    rows = to_rows(random_lines(5, 10, seed=3), random_lines(5, 10, seed=4), width=16)
+    noise = torch.randint(3, WORDS, rows.source.shape, dtype=rows.source.dtype)
+    noisy = rows._replace(
+        source=torch.where(rows.source_segments == 0, noise, rows.source),
+        target=torch.where(rows.target_segments == 0, noise, rows.target),
+        target_input=torch.where(rows.target_segments == 0, noise, rows.target_input),
+    )
+    gradients = []
+    for batch in (rows, noisy):
+        model.zero_grad()
+        loss = model(batch, 0.1).loss
+        loss.backward()
+        gradients.append([loss, *(parameter.grad for parameter in model.parameters())])
+    assert all(torch.isfinite(value).all() for value in gradients[0] if value is not None)
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5, rtol=1e-5)
+
+
+def test_future_target_tokens_change_no_earlier_state(model: Transformer) -> None:
+    source, target = random_lines(1, 10, seed=5), [[5, 6, 7, 8, 9]]
+    before = hidden_states(model, to_rows(source, target, width=16))
+    target[0][3] = 20
+    after = hidden_states(model, to_rows(source, target, width=16))
+    torch.testing.assert_close(before[0, :4], after[0, :4])
+    assert not torch.allclose(before[0, 4], after[0, 4])
+
+
+@torch.no_grad()
+def test_incremental_decoding_equals_full_decoding(model: Transformer) -> None:
+    sources, targets = random_lines(6, 9, seed=6), random_lines(6, 9, seed=7)
+    width = max(map(len, sources))
+    source = torch.tensor([line + [0] * (width - len(line)) for line in sources])
+    segments = torch.tensor([[1] * len(line) + [0] * (width - len(line)) for line in sources])
+    positions = torch.arange(width).expand_as(source)
+    longest = max(map(len, targets))
+    decoding = model.start_decoding(model.encode(source, positions, segments), segments, longest)
+    inputs = torch.tensor([[1, *line, *[0] * (longest - len(line))] for line in targets])
+    steps = [model.decode_step(decoding, inputs[:, place], place) for place in range(longest)]
+    for row, (line, tokens) in enumerate(zip(sources, targets, strict=True)):
+        rows = to_rows([line], [tokens], width=32)
+        hidden = hidden_states(model, rows)[0, : len(tokens)]
+        full = (hidden @ model.target_embedding.weight.T).log_softmax(-1)
+        step_by_step = torch.stack([steps[place][row] for place in range(len(tokens))])
+        torch.testing.assert_close(step_by_step, full, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "relu_dropout"])
+def test_each_dropout_acts_in_training_only(name: str) -> None:
+    none = dict.fromkeys(("dropout", "attention_dropout", "relu_dropout"), 0.0)
+    settings = ModelSettings(
+        preset="tiny", encoder_layers=1, decoder_layers=1, **(none | {name: 0.5})
+    )
+    torch.manual_seed(0)
+    model = Transformer(settings, WORDS, WORDS, joint=True)
+    rows = to_rows(random_lines(4, 8, seed=8), random_lines(4, 8, seed=9), width=16)
+
+    def twice() -> list[float]:
+        return [float(model(rows, 0.0).nll) for _ in range(2)]
+
+    first, second = twice()
+    assert first != second
+    model.eval()
+    first, second = twice()
+    assert first == second
+
+
+def test_separate_vocabularies_have_separate_embeddings() -> None:
+    model = Transformer(TINY, 40, 60, joint=False)
+    assert model.source_embedding.weight.shape == (40, 32)
+    assert model.target_embedding.weight.shape == (60, 32)
+
+
+def test_sinusoids_tell_positions_apart() -> None:
+    table = sinusoids(torch.arange(500), 64)
+    assert table.shape == (500, 64)
+    assert torch.equal(table[0], torch.cat((torch.zeros(32), torch.ones(32))))
+    distances = torch.cdist(table, table) + torch.eye(500) * 100
+    assert distances.min() > 0.1

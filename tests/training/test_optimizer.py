@@ -1,0 +1,92 @@
+import pytest
+import torch
+from torch import nn
+
+from dragoman.config import OptimizerSettings
+from dragoman.training.optimizer import Optimizer
+from dragoman.training.precision import FIRST_SCALE, STEPS_TO_GROW, LossScale, Precision
+
+CPU = torch.device("cpu")
+
+
+def make(
+    settings: OptimizerSettings | None = None, precision: Precision = "float32"
+) -> tuple[nn.Linear, Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    return model, Optimizer(model, settings or OptimizerSettings(), LossScale(precision, CPU))
+
+
+def backward(model: nn.Linear, optimizer: Optimizer, factor: float = 1.0, seed: int = 0) -> None:
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+    (model(x).pow(2).sum() * factor * optimizer.loss_scale).backward()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_equals_plain_adam_whatever_the_loss_scale(precision: Precision) -> None:
+    model, optimizer = make(OptimizerSettings(beta2=0.997), precision)
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 3)
+    adam = torch.optim.Adam(plain.parameters(), betas=(0.9, 0.997), eps=1e-9)
+    for step in range(5):
+        for group in adam.param_groups:
+            group["lr"] = 0.01 * (step + 1)
+        backward(model, optimizer, seed=step)
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(step))
+        plain(x).pow(2).sum().backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in plain.parameters()])  # type: ignore[misc]
+        update = optimizer.step(0.01 * (step + 1))
+        torch.testing.assert_close(update.gradient_norm, norm)
+        adam.step()
+        adam.zero_grad()
+    torch.testing.assert_close(model.weight, plain.weight)
+
+
+def test_clipping_scales_the_whole_gradient() -> None:
+    # Adam itself does not care for the scale of gradients; epsilon makes it visible.
+    clipped = make(OptimizerSettings(clip_norm=1.0, epsilon=1.0))
+    scaled = make(OptimizerSettings(epsilon=1.0))
+    backward(*clipped)
+    norm = float(clipped[1].step(0.1).gradient_norm)
+    assert norm > 1
+    backward(*scaled, factor=1 / norm)
+    scaled[1].step(0.1)
+    torch.testing.assert_close(clipped[0].weight, scaled[0].weight)
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan")])
+def test_step_without_finite_gradient_changes_nothing(factor: float) -> None:
+    model, optimizer = make(precision="float16")
+    backward(model, optimizer)
+    optimizer.step(0.1)
+    before = [model.weight.clone(), *(value.clone() for value in optimizer.tensors().values())]
+    backward(model, optimizer, factor)
+    update = optimizer.step(0.1)
+    assert float(update.skipped) == 1.0
+    after = [model.weight, *optimizer.tensors().values()]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert float(optimizer.loss_scale) == FIRST_SCALE / 2
+
+
+def test_loss_scale_grows_after_many_good_steps() -> None:
+    scale = LossScale("float16", CPU)
+    for _ in range(STEPS_TO_GROW):
+        scale.update(torch.tensor(0.0))
+    assert float(scale.value) == FIRST_SCALE * 2
+    fixed = LossScale("bfloat16", CPU)
+    fixed.update(torch.tensor(1.0))
+    assert float(fixed.value) == 1.0
+
+
+def test_goes_on_exactly_from_saved_moments() -> None:
+    model, optimizer = make(precision="float16")
+    for step in range(3):
+        backward(model, optimizer, seed=step)
+        optimizer.step(0.1)
+    copy, copied = make(precision="float16")
+    copy.load_state_dict(model.state_dict())
+    copied.load(optimizer.tensors(), optimizer.state())
+    for one, its in ((model, optimizer), (copy, copied)):
+        backward(one, its, seed=9)
+        its.step(0.1)
+    assert torch.equal(model.weight, copy.weight)

@@ -1,0 +1,340 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dragoman.config_file import load_config
+from dragoman.corpus.prepare import prepare
+from dragoman.errors import SystemFault, UserError
+from dragoman.runs.checkpoint import read_index
+from dragoman.runs.folder import RunFolder
+from dragoman.training import trainer as trainer_module
+from dragoman.training.start import train
+from dragoman.training.stopping import Stop
+from support import Dragoman, run_dragoman
+
+SMALL = [
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.d_model=16",
+    "model.heads=2",
+    "model.feed_forward=32",
+    "cleaning.max_tokens=32",
+    "batches.row_tokens=32",
+    "batches.tokens_per_step=512",
+    "batches.rows_per_device=5",
+    "schedule.scale=0.3",
+    "schedule.warmup_steps=10",
+    "training.steps=24",
+    "evaluation.every_steps=8",
+    "evaluation.train_sample_pairs=20",
+    "checkpoints.every_steps=4",
+]
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+
+
+@pytest.fixture
+def prepared(small_text: Path) -> Path:
+    prepare(load_config(small_text / "config.toml", SMALL), processes=1)
+    return small_text
+
+
+def run(folder: Path, name: str, *overrides: str) -> Stop:
+    config = load_config(folder / "config.toml", [*SMALL, *overrides])
+    return train(config, str(folder / name))
+
+
+def metrics(folder: Path, kind: str) -> list[dict[str, Any]]:
+    with open(folder / "metrics.jsonl") as lines:
+        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+
+def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    latest = folder / "checkpoints" / read_index(folder / "checkpoints")["latest"]
+    return load_file(latest / WEIGHTS) | load_file(latest / OPTIMIZER)
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    first, second = final_tensors(one), final_tensors(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    losses = [
+        {line["step"]: (line["loss"], line["gradient_norm"]) for line in metrics(folder, "train")}
+        for folder in (one, other)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
+    assert run(prepared, "run") is Stop.STEPS
+    folder = RunFolder(prepared / "run")
+    steps = metrics(folder.path, "train")
+    assert [line["step"] for line in steps] == list(range(1, 25))
+    for line in steps:
+        phases = [value for key, value in line.items() if key.startswith("seconds_")]
+        assert sum(phases) == pytest.approx(line["seconds"])
+        assert line["target_tokens"] <= line["slots"] == 512
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    evaluations = metrics(folder.path, "eval")
+    assert [line["step"] for line in evaluations] == [8, 16, 24]
+    assert all("|tok:13a|" in line["signature"] for line in evaluations)
+    assert metrics(folder.path, "start")[0]["workers"] == 1
+    assert metrics(folder.path, "stop")[-1]["reason"] == "steps"
+    index = read_index(folder.checkpoints)
+    assert index["latest"] == "step-00000024"
+    for entry in index["checkpoints"]:
+        files = list((folder.checkpoints / entry["name"]).iterdir())
+        assert sum(path.stat().st_size for path in files) == entry["bytes"]
+    saved = [line["step"] for line in metrics(folder.path, "checkpoint")]
+    assert saved == [4, 8, 12, 16, 20, 24]
+    samples = folder.samples.read_text().splitlines()
+    assert len(samples) == 3 * 5
+    provenance = json.loads(folder.provenance.read_text())
+    weights = final_tensors(folder.path)
+    parameters = sum(value.numel() for value in weights.values()) // 3
+    assert provenance["model"]["parameters"] == parameters
+    assert "going on" not in folder.log.read_text()
+
+
+def test_tensorboard_reads_the_same_scalars(prepared: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(prepared, "run")
+    board = EventAccumulator(str(prepared / "run" / "tensorboard"))
+    board.Reload()
+    expected = {"train_loss", "eval_loss", "eval_BLEU", "learning_rate", "global_gradient_norm"}
+    assert expected | {"tokens_per_second"} <= set(board.Tags()["scalars"])
+    logged = {line["step"]: line["loss"] for line in metrics(prepared / "run", "train")}
+    shown = {event.step: event.value for event in board.Scalars("train_loss")}
+    assert shown == pytest.approx(logged)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_resumed_equals_uninterrupted_bit_for_bit(prepared: Path, dropout: float) -> None:
+    settings = [f"model.dropout={dropout}", f"model.attention_dropout={dropout}"]
+    run(prepared, "whole", *settings)
+    # 24 steps of 16 rows pass the end of the corpus (600 pairs of about 12 tokens).
+    assert metrics(prepared / "whole", "train")[-1]["epoch"] > 1
+    for steps in (7, 13, 24):
+        run(prepared, "parts", *settings, f"training.steps={steps}")
+    assert_same_end(prepared / "whole", prepared / "parts")
+    resumes = metrics(prepared / "parts", "resume")
+    assert [line["step"] for line in resumes] == [7, 13]
+
+
+def test_micro_batches_do_not_change_the_sums(prepared: Path) -> None:
+    none = ["model.dropout=0.0", "model.attention_dropout=0.0", "model.relu_dropout=0.0"]
+    run(prepared, "small", *none, "batches.rows_per_device=3", "training.steps=10")
+    run(prepared, "large", *none, "batches.rows_per_device=16", "training.steps=10")
+    small, large = (metrics(prepared / name, "train") for name in ("small", "large"))
+    for one, other in zip(small, large, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-4)
+
+
+def test_same_command_on_a_finished_run_changes_nothing(prepared: Path) -> None:
+    run(prepared, "run")
+    before = {path: path.stat().st_mtime_ns for path in (prepared / "run/checkpoints").rglob("*")}
+    assert run(prepared, "run") is Stop.STEPS
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(metrics(prepared / "run", "train")) == 24
+    assert "is complete" in (prepared / "run" / "train.log").read_text()
+
+
+def test_changed_settings_are_refused_by_name(prepared: Path) -> None:
+    run(prepared, "run", "training.steps=4")
+    with pytest.raises(UserError) as caught:
+        run(prepared, "run", "optimizer.beta2=0.997", "training.seed=7", "training.steps=8")
+    message = str(caught.value)
+    assert "optimizer.beta2 was 0.98, is 0.997" in message
+    assert "training.seed was 1, is 7" in message
+    assert "training.steps" not in message
+    assert run(prepared, "run", "training.steps=8", "checkpoints.keep_latest=1") is Stop.STEPS
+    with pytest.raises(UserError, match=r"cleaning.max_words = 70, not 80; run `dragoman prepare`"):
+        run(prepared, "run", "cleaning.max_words=70")
+
+
+def test_other_corpus_is_refused(prepared: Path) -> None:
+    run(prepared, "run", "training.steps=4")
+    with open(prepared / "train.en", "a") as english, open(prepared / "train.de", "a") as german:
+        english.write("one two\n")
+        german.write("eins zwei\n")
+    prepare(load_config(prepared / "config.toml", SMALL), processes=1)
+    with pytest.raises(UserError, match="the prepared corpus was"):
+        run(prepared, "run")
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage", [flip_a_bit, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1])]
+)
+def test_damaged_checkpoint_is_named_and_passed_over(
+    prepared: Path, damage: Callable[[Path], Any]
+) -> None:
+    run(prepared, "whole")
+    run(prepared, "run", "training.steps=12")
+    damage(prepared / "run/checkpoints/step-00000012" / WEIGHTS)
+    run(prepared, "run")
+    log = (prepared / "run/train.log").read_text()
+    assert "checkpoint step-00000012 is damaged" in log
+    assert "going on from step-00000008" in log
+    assert_same_end(prepared / "whole", prepared / "run")
+    repeated = [line["step"] for line in metrics(prepared / "run", "train") if "repeated" in line]
+    assert repeated == [9, 10, 11, 12]
+
+
+def test_latest_and_best_are_kept(prepared: Path) -> None:
+    run(prepared, "run", "checkpoints.keep_latest=2", "training.steps=24")
+    index = read_index(prepared / "run/checkpoints")
+    evaluations = {line["step"]: line for line in metrics(prepared / "run", "eval")}
+    best_loss = min(evaluations, key=lambda step: evaluations[step]["loss"])
+    best_bleu = max(evaluations, key=lambda step: evaluations[step]["bleu"])
+    kept = {entry["step"] for entry in index["checkpoints"]}
+    assert kept == {20, 24, best_loss, best_bleu}
+    assert index["best_loss"] == f"step-{best_loss:08d}"
+    folders = {path.name for path in (prepared / "run/checkpoints").iterdir() if path.is_dir()}
+    assert folders == {f"step-{step:08d}" for step in kept}
+
+
+def test_patience_epochs_and_hours_stop_a_run(prepared: Path) -> None:
+    stuck = ["schedule.scale=0", "training.patience=2", "evaluation.every_steps=3"]
+    assert run(prepared, "patience", *stuck) is Stop.PATIENCE
+    assert metrics(prepared / "patience", "train")[-1]["step"] == 9
+    assert run(prepared, "epochs", "training.epochs=0.5") is Stop.EPOCHS
+    assert metrics(prepared / "epochs", "train")[-1]["epoch"] >= 0.5
+    assert run(prepared, "hours", "training.hours=0") is Stop.HOURS
+
+
+def test_steps_without_finite_gradient_stop_the_run_before_harm(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(prepared, "run", "training.steps=4")
+    monkeypatch.setattr(
+        trainer_module.Trainer,
+        "_learning_rate",
+        lambda self, step: float("inf") if step > 4 else 0.1,
+    )
+    with pytest.raises(SystemFault, match="no finite gradient in 3 steps in a row, up to step 8"):
+        run(prepared, "run", "training.max_skipped_steps=3")
+    skipped = [line.get("skipped", False) for line in metrics(prepared / "run", "train")]
+    assert skipped[-3:] == [True] * 3
+    assert metrics(prepared / "run", "stop")[-1]["reason"] == "error"
+    assert all(torch.isfinite(value).all() for value in final_tensors(prepared / "run").values())
+
+
+def test_full_disk_is_told_and_training_goes_on(prepared: Path) -> None:
+    disk = prepared / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", disk]).returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+        with open(disk / "filler", "wb") as filler:
+            run(prepared, "disk/run", "training.steps=4")
+            filler.write(b"x" * (disk_free(disk) - 120_000))
+            filler.flush()
+            assert run(prepared, "disk/run") is Stop.STEPS
+        failed = metrics(disk / "run", "checkpoint_failed")
+        assert all("No space left on device" in line["reason"] for line in failed)
+        assert failed
+        assert read_index(disk / "run/checkpoints")["latest"] == "step-00000004"
+        (disk / "filler").unlink()
+        assert run(prepared, "disk/run", "training.steps=28") is Stop.STEPS
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def disk_free(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def start_training(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dragoman", "train", folder / "config.toml"]
+    return subprocess.Popen(
+        [*command, "--run", folder / "run", *SMALL, *overrides],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    for _ in range(600):
+        path = folder / "run/metrics.jsonl"
+        if path.exists() and f'"step": {step},' in path.read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"step {step} never came")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signal.Signals) -> None:
+    process = start_training(prepared, "training.steps=100_000", "checkpoints.every_steps=100_000")
+    wait_for_step(prepared, 3)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert f"asked to by {number.name}" in errors
+    last = metrics(prepared / "run", "train")[-1]["step"]
+    assert read_index(prepared / "run/checkpoints")["latest"] == f"step-{last:08d}"
+    assert metrics(prepared / "run", "stop")[-1]["reason"] == "signal"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["training.steps=0"], r"training.steps must be at least 1"),
+        (["corpus.folder='/nowhere'"], r"/nowhere holds no prepared corpus; run `dragoman prep"),
+        (["batches.tokens_per_step=100"], r"not a multiple of batches.row_tokens"),
+        (["model.heads=3"], r"model.d_model = 16 must be a multiple of 2 x heads"),
+    ],
+)
+def test_bad_settings_are_one_line(prepared: Path, overrides: list[str], line: str) -> None:
+    command = ["train", prepared / "config.toml", "--run", prepared / "run"]
+    result = run_dragoman(*command, *SMALL, *overrides)
+    assert result.returncode == 2
+    assert line in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (prepared / "run").exists()
+
+
+def test_a_folder_with_other_things_is_refused(prepared: Path, dragoman: Dragoman) -> None:
+    result = dragoman("train", prepared / "config.toml", "--run", prepared, *SMALL)
+    assert result.returncode == 2
+    assert "is not empty and holds no run" in result.stderr
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_like_the_undisturbed_run(prepared: Path) -> None:
+    steps = "training.steps=60"
+    run(prepared, "whole", steps)
+    start = time.monotonic()
+    assert start_training(prepared, steps, "training.seed=2").wait() == 0
+    alone = time.monotonic() - start
+    subprocess.run(["rm", "-r", prepared / "run"], check=True)
+    generator = torch.Generator().manual_seed(0)
+    kills = 0
+    while kills < 20:
+        process = start_training(prepared, steps)
+        time.sleep(0.5 * alone + 0.5 * alone * float(torch.rand((), generator=generator)))
+        process.kill()
+        process.communicate()
+        kills += 1
+        if process.returncode == 0:
+            break
+    assert start_training(prepared, steps).wait() == 0
+    assert_same_end(prepared / "whole", prepared / "run")
