@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256 as hash_bytes
@@ -39,6 +40,7 @@ from dragoman.errors import UserError
 from dragoman.files import exclusive, flush_folder, flush_to_disk, sha256, write_whole
 
 HISTOGRAM_STEP = 8  # Tokens per bar of the length histogram.
+STAGES = ("cleaning", "vocabulary", "encoding")
 
 
 @dataclass(frozen=True)
@@ -161,11 +163,14 @@ def _publish(folder: Path, building: Path, manifest: dict[str, Any]) -> None:
 
 def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict[str, Any]:
     """Make all files of the corpus in a folder and describe them."""
+    times = [time.monotonic()]
     text = clean_pass(inputs.train, config.cleaning, folder, processes)
     removed = text.removed
     if not text.keep.any():
         _raise_empty(removed, text.raw_pairs)
+    times.append(time.monotonic())
     models = _make_vocabulary(config.vocabulary, inputs.models, folder, text)
+    times.append(time.monotonic())
     subwords = [Subwords(path.read_bytes()) for path in models]
     dtype = "uint16" if max(model.size for model in subwords) <= 1 << 16 else "uint32"
     shuffler = Shuffler(folder, len(text.keep), dtype, config.corpus.seed)
@@ -212,6 +217,9 @@ def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict
                 SIDES, text.raw_bytes, clean_bytes, prepared_bytes, strict=True
             )
         },
+        "seconds": dict(
+            zip(STAGES, np.diff([*times, time.monotonic()]).round(3).tolist(), strict=True)
+        ),
         "tokens": dict(zip(SIDES, writer.tokens, strict=True)),
         "length_histogram": {
             "tokens_per_bar": HISTOGRAM_STEP,
