@@ -71,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
 
     train = verbs.add_parser("train", help="train, or go on with a run")
     _add_config(train)
+    train.add_argument("--workers", type=int, metavar="N", help="worker processes on this machine")
+    train.add_argument("--hosts", metavar="A:2,B:2", help="machines and their workers, over ssh")
     train.add_argument("--run", help="name under runs/, or a path (default: the config's name)")
     train.set_defaults(verb=_train)
 
@@ -121,11 +123,25 @@ def _prepare(arguments: argparse.Namespace) -> None:
 def _train(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
     if not has_end(config.training):
-        raise UserError(f"{arguments.config}: no end: set training.steps, epochs, hours or patience")
+        raise UserError(
+            f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
+        )
 
-    from dragoman.training.start import train
+    if arguments.workers is not None and arguments.workers < 1:
+        raise UserError(f"--workers {arguments.workers}: must be at least 1")
+    if arguments.workers is not None and arguments.hosts:
+        raise UserError("--workers is for this machine, --hosts for others: give one of them")
 
-    train(config, arguments.run or arguments.config.stem)
+    from dragoman.cluster.launch import Host, parse_hosts
+    from dragoman.training.start import train, train_on
+
+    name = arguments.run or arguments.config.stem
+    if arguments.hosts:
+        train_on(parse_hosts(arguments.hosts), config, name)
+    elif arguments.workers and arguments.workers > 1:
+        train_on([Host("", arguments.workers)], config, name)
+    else:
+        train(config, name)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

@@ -275,6 +275,52 @@ class TranslationSettings:
 
 
 @dataclass(frozen=True)
+class DistributedSettings:
+    """How several workers make one run."""
+
+    compression: Literal["none", "bf16", "fp16", "powersgd"] = setting(
+        "none",
+        "How gradients travel: float32, 16 bits (half the bytes), or low-rank factors (a small "
+        "part of the bytes, approximate; its memory of past errors is not saved).",
+    )
+    powersgd_rank: int = setting(4, "Rank of powersgd's factors.", minimum=1)
+    bucket_megabytes: float = setting(
+        4.0,
+        "Gradients are sent in buckets of this size while the backward pass goes on.",
+        minimum=0.1,
+        may_change=True,
+    )
+    interface: str = setting(
+        "",
+        "Network interface to use on every machine (default: the one on the way to the others).",
+        may_change=True,
+    )
+    port: int = setting(
+        0,
+        "Port of the rendezvous on the machine that launches; 0 takes a free one.",
+        minimum=0,
+        maximum=65_535,
+        may_change=True,
+    )
+    min_workers: int | None = setting(
+        None,
+        "Go on with as few workers as this when machines are lost (default: wait for all).",
+        minimum=1,
+        may_change=True,
+    )
+    wait_seconds: float = setting(
+        600.0, "Wait this long for missing machines, then stop.", minimum=1, may_change=True
+    )
+    timeout_seconds: float = setting(
+        120.0, "A worker that does not move for this long is taken for dead.", minimum=5,
+        may_change=True,
+    )
+    max_restarts: int = setting(
+        100, "Restart at most this often after faults.", minimum=0, may_change=True
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
@@ -289,6 +335,7 @@ class Config:
     evaluation: EvaluationSettings
     checkpoints: CheckpointSettings
     translation: TranslationSettings
+    distributed: DistributedSettings
 
 
 SCHEDULE_NEEDS = {

@@ -46,12 +46,17 @@ def load_saved_config(path: Path) -> Config:
     return config
 
 
-def dump_config(config: Config) -> str:
-    """Write a config as TOML, every setting spelled out."""
+def dump_config(config: Config, *, with_defaults: bool = True) -> str:
+    """Write a config as TOML, every setting spelled out, or only those that differ."""
     lines = []
-    for section, settings in asdict(config).items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+    for section, kind in settings_of(Config):
+        defaults, settings = asdict(kind()), asdict(getattr(config, section.name))
+        lines.append(f"[{section.name}]")
+        lines += [
+            f"{key} = {_toml(value)}"
+            for key, value in settings.items()
+            if value is not None and (with_defaults or value != defaults[key])
+        ]
         lines.append("")
     return "\n".join(lines)
 

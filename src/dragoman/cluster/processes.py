@@ -3,14 +3,25 @@
 import json
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+
+from dragoman.child_process import die_with_parent
+from dragoman.cluster.board import ADDRESS_VARIABLE, STORE_VARIABLE, connect
+from dragoman.cluster.network import route_to
+from dragoman.errors import UserError
+
+KNOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -20,11 +31,17 @@ class Workers:
     rank: int
     count: int
     device: torch.device
+    hosts: tuple[str, ...] = ("",)  # The machine of each worker, by rank.
 
     @property
     def is_first(self) -> bool:
         """Whether this is worker 0, which writes the run folder."""
         return self.rank == 0
+
+    @property
+    def is_first_on_host(self) -> bool:
+        """Whether this is the lowest worker of its machine."""
+        return self.hosts.index(self.hosts[self.rank]) == self.rank
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Add up each value over all workers."""
@@ -43,13 +60,12 @@ class Workers:
         distributed.all_gather(everyone, mine, group=_control_group())
         return [[float(value) for value in one] for one in everyone]
 
-    def broadcast(self, value: Any) -> Any:
-        """Give everyone worker 0's value, as JSON: nothing that could run code is unpacked."""
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Give everyone one worker's value, as JSON: nothing that could run code is unpacked."""
         if self.count == 1:
             return value
-        return json.loads(
-            self._broadcast_bytes(json.dumps(value).encode() if self.is_first else b"")
-        )
+        content = json.dumps(value).encode() if self.rank == source else b""
+        return json.loads(self.broadcast_bytes(content, source))
 
     def gather_json(self, value: Any) -> list[Any]:
         """Collect a value of every worker, by rank, as JSON."""
@@ -63,37 +79,118 @@ class Workers:
         distributed.all_gather(everyone, padded, group=_control_group())
         return [json.loads(bytes(one.numpy()).rstrip(b"\0")) for one in everyone]
 
-    def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors with worker 0's."""
+    def broadcast_tensors(self, tensors: Iterable[Tensor], source: int = 0) -> None:
+        """Overwrite tensors with those of one worker."""
         if self.count > 1:
             for tensor in tensors:
-                distributed.broadcast(tensor, src=0)
+                distributed.broadcast(tensor, src=source)
 
     def leave(self) -> None:
         """End this worker's part in the process group."""
         if self.count > 1:
             distributed.destroy_process_group()
 
-    def _broadcast_bytes(self, content: bytes) -> bytes:
+    def broadcast_bytes(self, content: bytes, source: int = 0) -> bytes:
+        """Give everyone one worker's bytes."""
+        if self.count == 1:
+            return content
         size = torch.tensor([len(content)])
-        distributed.broadcast(size, src=0, group=_control_group())
+        distributed.broadcast(size, src=source, group=_control_group())
         buffer = torch.zeros(int(size), dtype=torch.uint8)
-        if self.is_first:
+        if self.rank == source and content:
             buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-        distributed.broadcast(buffer, src=0, group=_control_group())
+        distributed.broadcast(buffer, src=source, group=_control_group())
         return bytes(buffer.numpy())
 
 
 def join_workers(timeout_seconds: float) -> Workers:
-    """Join the world this process was started in (torchrun, srun), or stand alone."""
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = _pick_device(local_rank)
-    if count > 1:
-        # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo.
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
-    return Workers(int(os.environ.get("RANK", "0")), count, device)
+    """Join the world this process was started in, or stand alone."""
+    world = _world()
+    device = _pick_device(world.local_rank)
+    if world.count == 1:
+        return Workers(0, 1, device, (host_name(),))
+    die_with_parent()
+    # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    timeout = timedelta(seconds=timeout_seconds)
+    if address := os.environ.get(STORE_VARIABLE):
+        # The launcher's store, so that no training machine is indispensable. Every life of the
+        # run has a port of its own, which keeps their keys apart.
+        life = "/".join(os.environ[name] for name in ("MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
+        store = PrefixStore(f"group/{life}", connect(address))
+        check_reachable(world, store)
+        distributed.init_process_group(
+            backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout
+        )
+    else:
+        if "MASTER_ADDR" not in os.environ:
+            raise UserError(
+                "MASTER_ADDR is not set: export it in the batch file (docs/distributed)"
+            )
+        interface = route_to(os.environ["MASTER_ADDR"]).interface
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        distributed.init_process_group(
+            backend, rank=world.rank, world_size=world.count, timeout=timeout
+        )
+    workers = Workers(world.rank, world.count, device)
+    return replace(workers, hosts=tuple(workers.gather_json(host_name())))
+
+
+@dataclass(frozen=True)
+class _World:
+    rank: int
+    count: int
+    local_rank: int
+
+
+def _world() -> _World:
+    """Read this process's place from torchrun's variables, or Slurm's."""
+    for rank, count, local_rank in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if count in os.environ and rank in os.environ:
+            local = int(os.environ.get(local_rank, "0"))
+            return _World(int(os.environ[rank]), int(os.environ[count]), local)
+    return _World(0, 1, 0)
+
+
+def check_reachable(world: _World, store: Any) -> None:
+    """Let the first worker of every machine knock at all others; name those that do not answer."""
+    if world.local_rank:
+        return
+    address = os.environ[ADDRESS_VARIABLE]
+    with socket.create_server((address, 0)) as door:
+        threading.Thread(target=_answer_knocks, args=(door,), daemon=True).start()
+        place = json.dumps([host_name(), address, door.getsockname()[1]])
+        store.set(f"door/{world.rank}", place)
+        count = int(store.add("doors", 1))
+        machines = int(os.environ["GROUP_WORLD_SIZE"])
+        while count < machines:
+            time.sleep(0.05)
+            count = int(store.add("doors", 0))
+        doors = [
+            json.loads(store.get(f"door/{rank}"))
+            for rank in range(world.count)
+            if store.check([f"door/{rank}"])
+        ]
+        for host, other, port in doors:
+            try:
+                socket.create_connection((other, port), timeout=KNOCK_SECONDS).close()
+            except OSError as error:
+                raise UserError(
+                    f"{host_name()} ({address}) cannot reach {host} at {other}: {error}; "
+                    "if that is the wrong network, set distributed.interface"
+                ) from None
+        store.add("knocked", 1)
+        while int(store.add("knocked", 0)) < machines:
+            time.sleep(0.05)
+
+
+def _answer_knocks(door: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            door.accept()[0].close()
 
 
 def host_name() -> str:

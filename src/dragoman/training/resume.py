@@ -108,15 +108,22 @@ def fixed_settings() -> list[str]:
     ]
 
 
-def find_progress(
-    run: RunFolder, warn: Callable[[str], None]
-) -> tuple[str, Progress, dict[str, float]] | None:
-    """Name of the latest intact checkpoint, how far it came, and its optimizer's numbers."""
+@dataclass(frozen=True)
+class Found:
+    """The latest intact checkpoint of a run folder."""
+
+    name: str
+    progress: Progress
+    optimizer: dict[str, float]  # The few numbers beside its moments.
+
+
+def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
+    """Find the latest checkpoint that is intact; damaged ones are named and passed over."""
     entry = find_intact(run.checkpoints, warn)
     if entry is None:
         return None
     state = read_state(run.checkpoints, entry["name"])
-    return entry["name"], Progress.from_json(state["progress"]), state["optimizer"]
+    return Found(entry["name"], Progress.from_json(state["progress"]), state["optimizer"])
 
 
 def note_machine(run: RunFolder, machines: dict[str, Any]) -> None:

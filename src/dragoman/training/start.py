@@ -1,18 +1,43 @@
-"""Start or resume a run in this process, alone or as one of many."""
+"""Start or resume a run: in this process, or through agents on one or many machines."""
 
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.cluster.launch import Host, Job, launch
 from dragoman.cluster.processes import join_workers
+from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config
+from dragoman.config_file import dump_config
 from dragoman.runs.folder import new_run
 from dragoman.training.stopping import Stop
 from dragoman.training.trainer import Trainer
 
-PROCESS_GROUP_TIMEOUT_SECONDS = 120.0
-
 
 def train(config: Config, name: str) -> Stop:
-    """Train until a reason to stop."""
-    workers = join_workers(PROCESS_GROUP_TIMEOUT_SECONDS)
+    """Train in this process, alone or as one worker of the world it was started in."""
+    supervision = Supervision(int(os.environ.get("RANK", "0")))
     try:
-        return Trainer(config, new_run(name), workers).run()
-    finally:
+        workers = join_workers(config.distributed.timeout_seconds)
+        stop = Trainer(config, new_run(name), workers, supervision).run()
         workers.leave()
+        return stop
+    except BaseException as error:
+        supervision.post_failure(error)
+        raise
+    finally:
+        supervision.end()
+
+
+def train_on(hosts: Sequence[Host], config: Config, name: str) -> None:
+    """Train on several workers, here or on other machines, until the run is over."""
+    run = new_run(name)
+    job = Job(
+        command=["-m", "dragoman", "train", "{config}", "--run", str(run.path.absolute())],
+        config=dump_config(config, with_defaults=False),
+        run=Path(run.path),
+        resume=shlex.join(["dragoman", *sys.argv[1:]]),
+    )
+    launch(hosts, job, config.distributed)

@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.processes import Workers, host_name
+from dragoman.cluster.supervision import Supervision
 from dragoman.cluster.sync import GradientSync
 from dragoman.config import Config, shape_of
+from dragoman.config_file import dump_config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import RowStream, StepRows
 from dragoman.corpus.store import PreparedCorpus
@@ -36,7 +39,9 @@ from dragoman.training.display import Display
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.optimizer import Optimizer
 from dragoman.training.precision import LossScale, arithmetic
+from dragoman.training.replicas import choose_writer, newest, share_history
 from dragoman.training.resume import (
+    Found,
     Progress,
     check_corpus_settings,
     find_progress,
@@ -68,10 +73,13 @@ class StepResult:
 class Trainer:
     """One worker's part in a run."""
 
-    def __init__(self, config: Config, run: RunFolder, workers: Workers) -> None:
+    def __init__(
+        self, config: Config, run: RunFolder, workers: Workers, supervision: Supervision
+    ) -> None:
         self.config = config
         self.run_folder = run
         self.workers = workers
+        self.supervision = supervision
         self.corpus = PreparedCorpus(Path(config.corpus.folder))
         check_corpus_settings(config, self.corpus)
         source, target = self.corpus.subwords()
@@ -87,6 +95,10 @@ class Trainer:
         self.evaluator = Evaluator(config, self.corpus, workers, self._arithmetic)
         self.signals = StopSignals()
         self.progress = Progress()
+        self.display: Display
+        self.metrics: MetricsLog
+        self.checkpoints: CheckpointWriter
+        self.saves_made = 0
         batches = config.batches
         rows_per_step = batches.tokens_per_step // batches.row_tokens
         if rows_per_step < workers.count:
@@ -101,13 +113,13 @@ class Trainer:
     def run(self) -> Stop:
         """Train until a reason to stop; everything is saved when this returns."""
         self._open_run_folder()
-        self.sync = GradientSync(self.model, self.workers)
+        self.sync = GradientSync(self.model, self.workers, self.config.distributed)
         first = self.progress.position, self.workers.rank, self.workers.count
         self.batches = Ahead(self.stream.steps(*first))
         self.stopwatch = Stopwatch(self.progress.seconds)
         self.display.start()
         try:
-            with self.signals.caught():
+            with self._signals_caught():
                 stop = self._reason_to_stop(0.0)
                 if stop is not Stop.NO:
                     self.display.say(f"{self.run_folder.path} is complete: {self._limit(stop)}")
@@ -115,6 +127,7 @@ class Trainer:
                 return self._loop()
         except BaseException as error:
             self._write("stop", reason="error", detail=f"{type(error).__name__}: {error}")
+            self.supervision.post_failure(error)
             raise
         finally:
             self.batches.close()
@@ -127,15 +140,19 @@ class Trainer:
             start = time.perf_counter()
             batch = self.batches.next()
             result = self.train_step(batch, time.perf_counter() - start)
-            stop = self._finish_step(batch, result, start)
+            stop, is_save_asked = self._finish_step(batch, result, start)
             scores = None
             if stop is not Stop.NO or self._is_due(self.config.evaluation.every_steps):
                 scores = self._evaluate()
                 stop = stop or self._agree(self._reason_to_stop(batch.epoch))
             is_best = scores is not None and self.progress.best.is_new
-            if stop is not Stop.NO or is_best or self._is_due(self.config.checkpoints.every_steps):
+            is_due = self._is_due(self.config.checkpoints.every_steps)
+            if stop is not Stop.NO or is_best or is_due or is_save_asked:
                 self._save(scores or Scores())
-        self._note_saved(self.checkpoints.finish())
+            if is_save_asked:
+                self._answer_save()
+        if self.writes:
+            self._note_saved(self.checkpoints.finish())
         self._write("stop", reason=stop.name.lower(), detail=self.signals.requested)
         self.display.say(f"stopped at step {self.progress.step:,}: {self._limit(stop)}")
         return stop
@@ -154,7 +171,8 @@ class Trainer:
                 with self._arithmetic():
                     sums = self.sync.model(rows, self.config.training.label_smoothing)
                 # Gradients are summed over workers, so that every token weighs the same.
-                (sums.loss * (self.optimizer.loss_scale / batch.target_tokens)).backward()
+                share = self.sync.divisor / batch.target_tokens
+                (sums.loss * (self.optimizer.loss_scale * share)).backward()
             loss += sums.loss.detach()
             nll += sums.nll
         computed = time.perf_counter()
@@ -181,8 +199,8 @@ class Trainer:
             for start in range(0, len(batch.rows), size)
         ]
 
-    def _finish_step(self, batch: StepRows, result: StepResult, start: float) -> Stop:
-        """Hear from all workers, take note of the step, and agree whether to stop."""
+    def _finish_step(self, batch: StepRows, result: StepResult, start: float) -> tuple[Stop, bool]:
+        """Hear from all workers, take note of the step, agree whether to stop or to save."""
         progress = self.progress
         progress.step += 1
         progress.position = batch.next
@@ -190,9 +208,11 @@ class Trainer:
         progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if result.skipped else 0
         stop = self._reason_to_stop(batch.epoch)
         heard_start = time.perf_counter()
-        everyone = self.workers.gather([result.loss, result.nll, result.seconds_compute, stop])
+        everyone = self.workers.gather(
+            [result.loss, result.nll, result.seconds_compute, stop, self.supervision.saves_asked]
+        )
         end = time.perf_counter()
-        losses, nlls, computing, stops = zip(*everyone, strict=True)
+        losses, nlls, computing, stops, saves_asked = zip(*everyone, strict=True)
         seconds = end - start
         heard = end - heard_start if self.workers.count > 1 else 0.0
         phases = {
@@ -224,15 +244,26 @@ class Trainer:
         if result.skipped:
             values["skipped"] = True
         self._write("train", **values)
-        if self.workers.is_first:
-            self.display.step(progress.step, values)
+        self.supervision.step = progress.step
+        self.display.step(progress.step, values)
+        if self.writes:
             self._note_saved(self.checkpoints.done())
         if progress.skipped_in_a_row >= self.config.training.max_skipped_steps:
             raise SystemFault(
                 f"no finite gradient in {progress.skipped_in_a_row} steps in a row, up to step "
                 f"{progress.step}; lower the learning rate, or train in bfloat16 or float32"
             )
-        return Stop(int(max(stops)))
+        self.save_asked = int(max(saves_asked))
+        return Stop(int(max(stops))), self.save_asked > self.saves_made
+
+    def _answer_save(self) -> None:
+        """Make sure the checkpoint that the launcher asked for is on every disk, and say so."""
+        if self.writes:
+            self._note_saved(self.checkpoints.finish())
+        self.workers.gather([0.0])
+        self.saves_made = self.save_asked
+        if self.workers.is_first:
+            self.supervision.note_saved(self.saves_made)
 
     def _evaluate(self) -> Scores | None:
         """Score all validation sets and take note; every worker learns the same scores."""
@@ -270,8 +301,8 @@ class Trainer:
         return Scores(first.loss.loss, first.loss.nll, first.text.bleu)
 
     def _save(self, scores: Scores) -> None:
-        """Hand the state to the background writer; worker 0's copy is everyone's."""
-        if not self.workers.is_first:
+        """Hand the state to the background writer, on every machine."""
+        if not self.writes:
             return
         self.progress.seconds = self.stopwatch.seconds()
         checkpoint = Checkpoint(
@@ -303,68 +334,91 @@ class Trainer:
         )
 
     def _open_run_folder(self) -> None:
-        """Worker 0 opens the run folder; everyone starts from its weights."""
+        """Open the run folder on every machine; everyone starts from the latest checkpoint."""
         workers, run = self.workers, self.run_folder
+        self.writes = choose_writer(run, workers)
         messages: list[str] = []
         found = None
-        if workers.is_first:
-            parameters = count_parameters(self.model)
-            open_run(run, self.config, self.corpus, parameters, len(list(self.model.parameters())))
+        if self.writes:
+            tensors = len(list(self.model.parameters()))
+            open_run(run, self.config, self.corpus, count_parameters(self.model), tensors)
             found = find_progress(run, messages.append)
-        self._load(found)
+        source = newest(found, workers)
+        checkpoint = self._load(found, source) if source is not None else None
+        share_history(run, workers, source or 0, self.writes)
+        facts = Facts.collect(
+            dump_config(self.config), self.corpus.identity, self.model.parameters()
+        )
+        agree(facts, workers)
         self.progress.rows_per_device = self.progress.rows_per_device or self._rows_per_device()
+        self.saves_made = self.supervision.saves_asked
         machines = dict(workers.gather_json([host_name(), describe_machine()]))
         self.display = Display(
             f"dragoman: {run.name}",
             run.log if workers.is_first else None,
             self.config.training.steps,
         )
-        if not workers.is_first:
-            return
-        note_machine(run, machines)
-        self.metrics = MetricsLog(run, self.progress.step, self.display.say)
-        self.checkpoints = CheckpointWriter(run, self.config.checkpoints)
         for message in messages:
             self.display.say(message)
-        self._announce(found[0] if found else None)
+        if self.writes:
+            note_machine(run, machines)
+            self.metrics = MetricsLog(run, self.progress.step, self.display.say)
+            self.checkpoints = CheckpointWriter(run, self.config.checkpoints)
+        self._announce(checkpoint)
 
     def _announce(self, checkpoint: str | None) -> None:
         """Say what is about to run, on the screen and in the metrics."""
         workers, device = self.workers, self.workers.device
-        hosts = [host_name()]
+        hosts = list(dict.fromkeys(workers.hosts))
+        begun = self.supervision.begin_life(hosts) if workers.is_first else None
+        life = workers.broadcast(
+            [begun.number, str(begun.cause or ""), begun.lost, begun.joined] if begun else None
+        )
         details = {
             "workers": workers.count,
-            "hosts": hosts,
+            "hosts": list(workers.hosts),
             "device": device.type,
             "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "precision": self.config.training.precision,
             "rows_per_device": self.progress.rows_per_device,
         }
-        if checkpoint:
+        if life and life[0]:
+            _, cause, lost, joined = life
+            reason = cause or f"{', '.join(joined) or 'a machine'} joined"
+            self._write("restart", **details, checkpoint=checkpoint, reason=reason)
+            for kind, names in (("lost", lost), ("joined", joined)):
+                for name in names:
+                    self._write(kind, host=name, reason=reason, workers=workers.count)
+            self.display.say(f"restarted ({reason})")
+        elif checkpoint:
             self._write("resume", **details, checkpoint=checkpoint, reason="the same command")
-            self.display.say(f"going on from {checkpoint}")
         else:
             self._write("start", **details)
+        if checkpoint:
+            self.display.say(f"going on from {checkpoint}")
+        on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
         self.display.say(
             f"{count_parameters(self.model):,} parameters, {len(self.corpus.train):,} pairs, "
-            f"{workers.count} worker{'s' * (workers.count > 1)} on {device.type}, "
+            f"{workers.count} {device.type} worker{'s' * (workers.count > 1)}{on_hosts}, "
             f"{self.config.batches.tokens_per_step:,} target slots a step"
         )
 
-    def _load(self, found: tuple[str, Progress, dict[str, float]] | None) -> None:
-        """Give every worker the checkpoint that worker 0 found, or worker 0's first weights."""
-        shared = self.workers.broadcast([found[1].to_json(), found[2]] if found else None)
-        if found:
-            folder, name = self.run_folder.checkpoints, found[0]
-            load_weights(self.model, read_tensors(folder, name, WEIGHTS))
-            self.optimizer.load(read_tensors(folder, name, OPTIMIZER), found[2])
-        elif shared:
-            self.optimizer.load(self.optimizer.tensors(), shared[1])
-        if shared:
-            self.progress = Progress.from_json(shared[0])
-        self.workers.broadcast_tensors(parameter.data for parameter in self.model.parameters())
-        if shared:
-            self.workers.broadcast_tensors(self.optimizer.tensors().values())
+    def _load(self, found: Found | None, source: int) -> str:
+        """Give every worker the checkpoint that the source's machine has; return its name."""
+        is_source = self.workers.rank == source
+        mine = [found.name, found.progress.to_json(), found.optimizer] if found else None
+        name, progress, numbers = self.workers.broadcast(mine, source)
+        moments = self.optimizer.tensors()
+        if is_source:
+            load_weights(self.model, read_tensors(self.run_folder.checkpoints, name, WEIGHTS))
+            moments = read_tensors(self.run_folder.checkpoints, name, OPTIMIZER)
+        self.optimizer.load(moments, numbers)
+        self.progress = Progress.from_json(progress)
+        self.workers.broadcast_tensors(
+            (parameter.data for parameter in self.model.parameters()), source
+        )
+        self.workers.broadcast_tensors(self.optimizer.tensors().values(), source)
+        return str(name)
 
     def _rows_per_device(self) -> int:
         chosen = self.config.batches.rows_per_device
@@ -380,7 +434,7 @@ class Trainer:
         return arithmetic(self.config.training.precision, self.workers.device)
 
     def _reason_to_stop(self, epoch: float) -> Stop:
-        if self.signals.requested:
+        if self.signals.requested or self.supervision.is_asked_to_stop:
             return Stop.SIGNAL
         seconds = self.stopwatch.seconds()
         return reason_to_stop(
@@ -401,15 +455,20 @@ class Trainer:
             Stop.HOURS: f"training.hours = {training.hours} reached",
             Stop.PATIENCE: f"{training.patience} evaluations without a better "
             f"{training.patience_metric}",
-            Stop.SIGNAL: f"asked to by {self.signals.requested}; the same command goes on",
+            Stop.SIGNAL: f"asked to by {self.signals.requested or 'the launcher'}; "
+            "the same command goes on",
         }[stop]
 
+    def _signals_caught(self) -> AbstractContextManager[None]:
+        """Under a launcher, signals come to it; a worker that gets one is to end at once."""
+        return nullcontext() if self.supervision.is_launched else self.signals.caught()
+
     def _write(self, kind: str, **values: Any) -> None:
-        if self.workers.is_first:
+        if self.writes:
             self.metrics.write(kind, self.progress.step, **values)
 
     def _close(self) -> None:
-        if self.workers.is_first:
+        if self.writes:
             self.metrics.close()
         self.display.stop()
 

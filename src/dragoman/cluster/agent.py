@@ -1,0 +1,222 @@
+"""The agent of one machine: torchrun's own, which also says what went wrong and watches for hangs.
+
+Started by the launcher as `python -m dragoman.cluster.agent`, here or over ssh. Its orders come as
+one line of JSON on standard input, which stays open: when it closes, the launcher is gone, and the
+agent ends with all its workers.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# Before torch reads it: an agent can join a running job only if the job does not share its store.
+os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+
+import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
+
+from dragoman.child_process import die_with_parent
+from dragoman.cluster.board import (
+    ADDRESS_VARIABLE,
+    HEARTBEAT_VARIABLE,
+    STORE_VARIABLE,
+    Board,
+    Failure,
+    connect,
+)
+from dragoman.cluster.network import route_to
+from dragoman.console import say
+from dragoman.errors import UserError
+
+# How quickly a machine that is gone is noticed, and how long to wait for a last one to come.
+KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 3, 3
+SHUTDOWN_SECONDS = 10
+EXIT_FINAL = 2  # A worker's exit code for the user's mistakes: a restart cannot help.
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the launcher tells an agent."""
+
+    host: str  # This machine's name in --hosts.
+    peers: list[str]  # The other machines.
+    workers: int
+    min_machines: int
+    max_machines: int
+    store: str  # The launcher's, host:port.
+    run_id: str
+    command: list[str]  # The worker's, after the interpreter.
+    config: str  # TOML, for machines that do not have the file.
+    interface: str
+    wait_seconds: float
+    timeout_seconds: float
+    max_restarts: int
+
+    def to_line(self) -> str:
+        """As one line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+class Agent(LocalElasticAgent):
+    """torchrun's agent, with reasons."""
+
+    def __init__(self, orders: Orders, board: Board, heartbeats: Path, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._orders = orders
+        self._board = board
+        self._heartbeats = heartbeats
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        for path in self._heartbeats.iterdir():
+            path.unlink()
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._kill_hung_workers(worker_group)
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            self._report(result)
+        if self._board.given_up() is not None:
+            self._remaining_restarts = 0
+            if result.state is WorkerState.HEALTHY:
+                return RunResult(state=WorkerState.FAILED, failures={})
+        return result
+
+    def _kill_hung_workers(self, worker_group: WorkerGroup) -> None:
+        """A worker whose heart has stopped (its process stands still) is killed by name."""
+        # A little before the others' own patience ends, so that the cause comes before its echo.
+        limit = 0.8 * self._orders.timeout_seconds
+        for worker in worker_group.workers:
+            path = self._heartbeats / str(worker.local_rank)
+            try:
+                silence = time.time() - path.stat().st_mtime
+                beat = json.loads(path.read_text() or "{}")
+            except (FileNotFoundError, ValueError):
+                continue
+            if silence > limit:
+                reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
+                self._post(worker.global_rank, beat.get("step"), reason, is_final=False)
+                path.unlink()
+                os.kill(worker.id, signal.SIGKILL)
+
+    def _report(self, result: RunResult) -> None:
+        """Post what the workers could not say themselves: signals and final exits."""
+        for rank, failure in result.failures.items():
+            if failure.exitcode < 0:
+                name = signal.Signals(-failure.exitcode).name
+                if failure.exitcode != -signal.SIGTERM:
+                    self._post(rank, self._last_step(failure.local_rank), f"killed by {name}")
+
+    def _post(self, rank: int, step: int | None, reason: str, is_final: bool = False) -> None:
+        host = socket.gethostname()
+        self._board.post_failure(
+            Failure(host, rank, step, reason, is_echo=False, is_final=is_final, time=time.time())
+        )
+
+    def _last_step(self, local_rank: int) -> int | None:
+        try:
+            step: int | None = json.loads((self._heartbeats / str(local_rank)).read_text())["step"]
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+        return step
+
+
+def main() -> None:
+    """Run the workers of this machine until the run is over."""
+    orders = Orders(**json.loads(sys.stdin.readline()))
+    die_with_parent()
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    board = Board(connect(orders.store))
+    try:
+        peer = next((peer for peer in orders.peers), orders.store.rsplit(":", 1)[0])
+        route = route_to(peer, orders.interface)
+    except UserError as error:
+        board.give_up(f"{orders.host}: {error}")
+        sys.exit(EXIT_FINAL)
+    say(f"{orders.workers} worker{'s' * (orders.workers > 1)}, {route.interface} {route.address}")
+    with tempfile.TemporaryDirectory(prefix="dragoman-agent-") as folder:
+        sys.exit(_run(orders, board, route.address, route.interface, Path(folder)))
+
+
+def _run(orders: Orders, board: Board, address: str, interface: str, folder: Path) -> int:
+    config = folder / "config.toml"
+    config.write_text(orders.config)
+    heartbeats = folder / "heartbeats"
+    heartbeats.mkdir()
+    threads = max(1, len(os.sched_getaffinity(0)) // orders.workers)
+    os.environ |= {
+        STORE_VARIABLE: orders.store,
+        HEARTBEAT_VARIABLE: str(heartbeats),
+        ADDRESS_VARIABLE: address,
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+    }
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=orders.store,
+        run_id=orders.run_id,
+        min_nodes=orders.min_machines,
+        max_nodes=orders.max_machines,
+        local_addr=address,
+        is_host=False,
+        join_timeout=int(orders.wait_seconds),
+        last_call_timeout=LAST_CALL_SECONDS,
+        keep_alive_interval=KEEP_ALIVE_SECONDS,
+        keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
+    )
+    handler = rendezvous_registry.get_rendezvous_handler(parameters)
+    spec = WorkerSpec(
+        role="worker",
+        local_world_size=orders.workers,
+        entrypoint=sys.executable,
+        args=tuple(word.replace("{config}", str(config)) for word in orders.command),
+        rdzv_handler=handler,
+        max_restarts=orders.max_restarts,
+        monitor_interval=0.2,
+        local_addr=address,
+    )
+    agent = Agent(
+        orders,
+        board,
+        heartbeats,
+        spec=spec,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
+    try:
+        return 1 if agent.run().is_failed() else 0
+    except RendezvousTimeoutError:
+        board.give_up(
+            f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
+        )
+        return 1
+
+
+def _end_with_launcher() -> None:
+    """Wait for standard input to close, then end at once; the workers end with their parent."""
+    while sys.stdin.read(1 << 12):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Before the first step, all workers compare what must be the same everywhere."""
+
+import hashlib
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from dragoman import __version__
+from dragoman.cluster.processes import Workers
+from dragoman.errors import UserError
+
+MAX_CLOCK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker stands for; equal on all, or the run would not be one run."""
+
+    dragoman: str
+    torch: str
+    numpy: str
+    python: str
+    config: str
+    corpus: str
+    parameters: str
+
+    @staticmethod
+    def collect(config: str, corpus: str, parameters: Iterable[Tensor]) -> "Facts":
+        """Gather this worker's facts; config and weights as checksums."""
+        return Facts(
+            dragoman=__version__,
+            torch=torch.__version__.split("+")[0],
+            numpy=numpy.__version__,
+            python=".".join(platform.python_version_tuple()[:2]),
+            config=hashlib.sha256(config.encode()).hexdigest()[:12],
+            corpus=corpus[:12],
+            parameters=checksum(parameters)[:12],
+        )
+
+
+def agree(facts: Facts, workers: Workers) -> list[float]:
+    """Refuse differences, naming hosts and values; return each clock's lead over worker 0's."""
+    started = time.time()
+    everyone = workers.gather_json([asdict(facts), time.time()])
+    # All answers are taken within one exchange, which bounds the error of the comparison.
+    took = time.time() - started
+    first = everyone[0][0]
+    problems = [
+        f"{workers.hosts[rank]} (worker {rank}) has {name} {theirs[name]}, "
+        f"{workers.hosts[0]} (worker 0) has {first[name]}"
+        for rank, (theirs, _) in enumerate(everyone)
+        for name in first
+        if theirs[name] != first[name]
+    ]
+    leads = [clock - everyone[0][1] for _, clock in everyone]
+    problems += [
+        f"the clock of {workers.hosts[rank]} is {lead:+.0f} s off that of {workers.hosts[0]}"
+        for rank, lead in enumerate(leads)
+        if abs(lead) > MAX_CLOCK_SECONDS + took
+    ]
+    if problems:
+        raise UserError("the machines differ: " + "; ".join(dict.fromkeys(problems)))
+    return leads
+
+
+def checksum(tensors: Iterable[Tensor]) -> str:
+    """Checksum of tensors' bytes."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

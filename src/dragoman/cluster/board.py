@@ -1,0 +1,160 @@
+"""The notice board of a launched run: requests to all workers, and who failed first.
+
+It is a key-value store of torch.distributed that lives with the launcher, so that any training
+machine can be lost. Notices are JSON.
+"""
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as distributed
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from dragoman.errors import SystemFault, UserError
+
+STORE_VARIABLE = "DRAGOMAN_STORE"
+HEARTBEAT_VARIABLE = "DRAGOMAN_HEARTBEAT"
+ADDRESS_VARIABLE = "DRAGOMAN_ADDRESS"
+
+STORE_TIMEOUT = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that made a worker or a machine fail."""
+
+    host: str
+    worker: int | None
+    step: int | None
+    reason: str
+    is_echo: bool  # Only heard that another one is gone.
+    is_final: bool  # A restart cannot help.
+    time: float
+
+    def __str__(self) -> str:
+        who = f"worker {self.worker} on {self.host}" if self.worker is not None else self.host
+        where = f" at step {self.step}" if self.step is not None else ""
+        return f"{who}{where}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Life:
+    """One life of a run: from a start or restart to the next."""
+
+    number: int  # 0 for the first one under this launcher.
+    cause: Failure | None  # What ended the life before.
+    lost: list[str]
+    joined: list[str]
+
+
+class Board:
+    """Reads and posts notices."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = PrefixStore("dragoman", store)
+
+    def post_failure(self, failure: Failure) -> None:
+        """Add a failure to the list."""
+        number = self._store.add("failures", 1)
+        self._store.set(f"failure/{number}", json.dumps(asdict(failure)))
+
+    def failures(self, after: int = 0) -> list[Failure]:
+        """All failures but the first `after`, in the order they were posted."""
+        count = self._store.add("failures", 0)
+        return [
+            Failure(**json.loads(self._store.get(f"failure/{number}")))
+            for number in range(after + 1, count + 1)
+        ]
+
+    def begin_life(self, hosts: list[str]) -> Life:
+        """Take note of a new life with these machines; worker 0 calls it."""
+        number = int(self._store.add("lives", 1)) - 1
+        before: dict[str, Any] = {"hosts": hosts, "failures": 0}
+        if number:
+            before = json.loads(self._store.get("life"))
+        count = int(self._store.add("failures", 0))
+        self._store.set("life", json.dumps({"hosts": hosts, "failures": count}))
+        return Life(
+            number,
+            first_cause(self.failures(before["failures"])),
+            sorted(set(before["hosts"]) - set(hosts)),
+            sorted(set(hosts) - set(before["hosts"])),
+        )
+
+    def ask_to_stop(self) -> None:
+        """Ask all workers to finish the step, save and leave."""
+        self._store.set("stop", "1")
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether the launcher wants an orderly end."""
+        return bool(self._store.check(["stop"]))
+
+    def ask_to_save(self) -> int:
+        """Ask for a checkpoint soon, as when a machine is about to join; return its number."""
+        return int(self._store.add("save", 1))
+
+    def saves_asked(self) -> int:
+        """How often a checkpoint was asked for."""
+        return int(self._store.add("save", 0))
+
+    def note_saved(self, number: int) -> None:
+        """Answer `ask_to_save`."""
+        self._store.set(f"saved/{number}", "1")
+
+    def is_saved(self, number: int) -> bool:
+        """Whether the checkpoint asked for is on disk."""
+        return bool(self._store.check([f"saved/{number}"]))
+
+    def give_up(self, reason: str) -> None:
+        """Tell all agents that the run is over."""
+        self._store.set("over", reason)
+
+    def given_up(self) -> str | None:
+        """Why the run is over, if it is."""
+        return self._store.get("over").decode() if self._store.check(["over"]) else None
+
+
+def first_cause(failures: list[Failure]) -> Failure | None:
+    """The earliest failure that is not the echo of another one."""
+    causes = [failure for failure in failures if not failure.is_echo] or failures
+    return min(causes, key=lambda failure: failure.time) if causes else None
+
+
+def connect(address: str) -> Any:
+    """Connect to the launcher's store at host:port."""
+    host, port = address.rsplit(":", 1)
+    return TCPStore(host, int(port), is_master=False, timeout=STORE_TIMEOUT)
+
+
+def launched_board() -> Board | None:
+    """The board of the launcher that started this process, if one did."""
+    address = os.environ.get(STORE_VARIABLE)
+    return Board(connect(address)) if address else None
+
+
+def describe_error(error: BaseException, worker: int, step: int | None) -> Failure:
+    """Turn an exception of a worker into a notice."""
+    is_final = isinstance(error, (UserError, SystemFault))
+    text = str(error) if is_final else f"{type(error).__name__}: {error}".splitlines()[0]
+    return Failure(
+        host=socket.gethostname(),
+        worker=worker,
+        step=step,
+        reason=text,
+        is_echo=is_echo(error),
+        is_final=is_final,
+        time=time.time(),
+    )
+
+
+def is_echo(error: BaseException) -> bool:
+    """Whether an exception only says that a message did not come through."""
+    if isinstance(error, distributed.DistError):
+        return True
+    signs = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "gloo")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)

@@ -1,0 +1,66 @@
+"""Which interface and address lead to another machine."""
+
+import socket
+from dataclasses import dataclass
+
+import psutil
+
+from dragoman.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Route:
+    """An interface of this machine and its address."""
+
+    interface: str
+    address: str
+
+
+def route_to(host: str, interface: str = "") -> Route:
+    """Find the interface on the way to a host, or check the one asked for."""
+    addresses = _addresses()
+    if interface:
+        if interface not in addresses:
+            raise UserError(
+                f"distributed.interface = {interface!r}: {socket.gethostname()} has no such "
+                f"interface with an address; it has {_listed(addresses)}"
+            )
+        return Route(interface, addresses[interface])
+    try:
+        # Connecting a datagram socket sends nothing; it only looks up the route.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            address = probe.getsockname()[0]
+    except OSError as error:
+        raise UserError(f"{host}: no way to it from {socket.gethostname()}: {error}") from None
+    if address.startswith("127.") or address == _resolve(host):
+        # A name of this very machine.
+        return Route(next(name for name, own in addresses.items() if own == LOOPBACK), LOOPBACK)
+    by_address = {own: name for name, own in addresses.items()}
+    return Route(by_address[address], address)
+
+
+def link_speed_mbit(interface: str) -> int | None:
+    """Speed the interface claims; None where it claims nothing."""
+    statistics = psutil.net_if_stats().get(interface)
+    return statistics.speed if statistics and statistics.speed > 0 else None
+
+
+def _addresses() -> dict[str, str]:
+    """IPv4 address of every interface that has one."""
+    return {
+        name: entry.address
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family == socket.AF_INET
+    }
+
+
+def _resolve(host: str) -> str:
+    return socket.gethostbyname(host)
+
+
+def _listed(addresses: dict[str, str]) -> str:
+    return ", ".join(f"{name} ({address})" for name, address in addresses.items()) or "none"

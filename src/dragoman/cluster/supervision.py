@@ -1,0 +1,79 @@
+"""A worker's side of supervision: it shows life, hears requests, says why it fails."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+from dragoman.cluster.board import (
+    HEARTBEAT_VARIABLE,
+    Board,
+    Life,
+    describe_error,
+    launched_board,
+)
+
+SECONDS_BETWEEN_BEATS = 1.0
+
+
+class Supervision:
+    """Beats a heart for the agent and reads the launcher's board, in the background.
+
+    Without a launcher (a run alone, under torchrun or srun) it does nothing.
+    """
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.step: int | None = None
+        self.is_asked_to_stop = False
+        self.saves_asked = 0
+        self._board: Board | None = launched_board()
+        self._ended = threading.Event()
+        self._has_failed = False
+        if self._board:
+            self.saves_asked = self._board.saves_asked()
+            folder = Path(os.environ[HEARTBEAT_VARIABLE])
+            self._heart = folder / os.environ["LOCAL_RANK"]
+            threading.Thread(target=self._beat, args=(self._board,), daemon=True).start()
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether a launcher started this worker."""
+        return self._board is not None
+
+    def note_saved(self, number: int) -> None:
+        """Tell the launcher that the checkpoint it asked for is on disk."""
+        if self._board:
+            self._board.note_saved(number)
+
+    def post_failure(self, error: BaseException) -> None:
+        """Say why this worker fails, before its end makes others fail."""
+        if self._board is None:
+            return
+        if self._has_failed:
+            return
+        self._has_failed = True
+        failure = describe_error(error, self.worker, self.step)
+        # What comes back at the same step will come back for ever.
+        comes_back = not failure.is_echo and any(
+            (failure.step, failure.reason) == (one.step, one.reason)
+            for one in self._board.failures()
+        )
+        self._board.post_failure(failure)
+        if failure.is_final or comes_back:
+            self._board.give_up(str(failure))
+
+    def begin_life(self, hosts: list[str]) -> Life | None:
+        """Worker 0 takes note of a new life; None without a launcher."""
+        return self._board.begin_life(hosts) if self._board else None
+
+    def end(self) -> None:
+        """Stop beating."""
+        self._ended.set()
+
+    def _beat(self, board: Board) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_BEATS):
+            self._heart.write_text(json.dumps({"step": self.step, "time": time.time()}))
+            self.is_asked_to_stop = board.is_asked_to_stop()
+            self.saves_asked = board.saves_asked()

@@ -1,0 +1,50 @@
+"""A copy of the run folder on every machine, so that any machine can be lost.
+
+All workers know the same weights and the same history, so that the first worker of every machine
+can write them down without any traffic. Machines that share a file system write once.
+"""
+
+import hashlib
+import uuid
+
+from dragoman.cluster.processes import Workers
+from dragoman.runs.folder import RunFolder
+from dragoman.training.resume import Found
+
+
+def choose_writer(run: RunFolder, workers: Workers) -> bool:
+    """Whether this worker writes the run folder that it sees."""
+    if workers.count == 1:
+        return True
+    token = workers.broadcast(uuid.uuid4().hex)
+    prefix = f".seen-{token}-"
+    mark = run.path / f"{prefix}{workers.rank}"
+    if workers.is_first_on_host:
+        run.path.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    workers.gather([0.0])  # All marks are there before anyone looks,
+    ranks = [int(path.name.removeprefix(prefix)) for path in run.path.glob(f"{prefix}*")]
+    workers.gather([0.0])  # and everyone has looked before any is removed.
+    if workers.is_first_on_host:
+        mark.unlink()
+    return workers.is_first_on_host and min(ranks) == workers.rank
+
+
+def newest(found: Found | None, workers: Workers) -> int | None:
+    """Rank of the worker whose machine has the latest checkpoint; None if nobody has one."""
+    steps = [step for (step,) in workers.gather([found.progress.step if found else -1])]
+    return steps.index(max(steps)) if max(steps) >= 0 else None
+
+
+def share_history(run: RunFolder, workers: Workers, source: int, writes: bool) -> None:
+    """Bring the histories of all machines up to the source's."""
+    if workers.count == 1:
+        return
+    for path in (run.metrics, run.samples):
+        mine = path.read_bytes() if (writes or workers.rank == source) and path.exists() else b""
+        digests = workers.gather_json([writes, hashlib.sha256(mine).hexdigest()])
+        if all(digest == digests[source][1] for is_writer, digest in digests if is_writer):
+            continue
+        content = workers.broadcast_bytes(mine, source)
+        if writes and workers.rank != source:
+            path.write_bytes(content)
