@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support import Dragoman, number_pairs, run_dragoman, write_lines
+from support import SMALL, Dragoman, number_pairs, run_dragoman, write_lines
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -51,6 +51,16 @@ steps = 20
 """
     )
     return folder
+
+
+@pytest.fixture
+def prepared(small_text: Path) -> Path:
+    """The small text, prepared for the small model."""
+    from dragoman.config_file import load_config
+    from dragoman.corpus.prepare import prepare
+
+    prepare(load_config(small_text / "config.toml", SMALL), processes=1)
+    return small_text
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,9 +1,15 @@
 """Small corpora and commands that many tests share."""
 
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
 
 Dragoman = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,3 +34,66 @@ def number_pairs(first: int, count: int) -> tuple[list[str], list[str]]:
     source = [" ".join(NUMBERS[int(digit)] for digit in number) for number in digits]
     target = [" ".join(ZAHLEN[int(digit)] for digit in number) for number in digits]
     return source, target
+
+
+# A model and steps so small that starting the process takes longest.
+SMALL = [
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.d_model=16",
+    "model.heads=2",
+    "model.feed_forward=32",
+    "cleaning.max_tokens=32",
+    "batches.row_tokens=32",
+    "batches.tokens_per_step=512",
+    "batches.rows_per_device=5",
+    "schedule.scale=0.3",
+    "schedule.warmup_steps=10",
+    "training.steps=24",
+    "evaluation.every_steps=8",
+    "evaluation.train_sample_pairs=20",
+    "checkpoints.every_steps=4",
+]
+
+
+def metrics(run: Path, kind: str) -> list[dict[str, Any]]:
+    """All lines of one kind in a run's metrics."""
+    with open(run / "metrics.jsonl") as lines:
+        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+
+def final_tensors(run: Path) -> dict[str, torch.Tensor]:
+    """Weights and moments of a run's latest checkpoint."""
+    index = json.loads((run / "checkpoints/checkpoints.json").read_text())
+    latest = run / "checkpoints" / index["latest"]
+    return load_file(latest / "weights.safetensors") | load_file(latest / "optimizer.safetensors")
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    """Two runs have the same final tensors and the same history of losses, bit for bit."""
+    first, second = final_tensors(one), final_tensors(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    losses = [
+        {line["step"]: (line["loss"], line["gradient_norm"]) for line in metrics(folder, "train")}
+        for folder in (one, other)
+    ]
+    assert losses[0] == losses[1]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.1)
+
+
+def has_step(run: Path, step: int) -> bool:
+    """Whether a run has written a step down."""
+    path = run / "metrics.jsonl"
+    if not path.exists():
+        return False
+    lines = [line for line in path.read_text().split("\n")[:-1] if '"kind": "train"' in line]
+    return any(json.loads(line)["step"] >= step for line in lines)

@@ -73,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(train)
     train.add_argument("--workers", type=int, metavar="N", help="worker processes on this machine")
     train.add_argument("--hosts", metavar="A:2,B:2", help="machines and their workers, over ssh")
-    train.add_argument("--run", help="name under runs/, or a path (default: the config's name)")
+    train.add_argument(
+        "--run", "--name", help="name under runs/, or a path (default: the config's name)"
+    )
     train.set_defaults(verb=_train)
 
     evaluate = verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model")

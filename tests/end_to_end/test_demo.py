@@ -44,7 +44,7 @@ def test_second_demo_repeats_nothing(demo: Path) -> None:
     result = run_dragoman("demo", "--folder", demo)
     assert result.returncode == 0
     assert "is up to date" in result.stderr
-    assert "is complete" in result.stderr
+    assert "the run is complete" in result.stderr
 
 
 def test_as_many_lines_come_out_whatever_goes_in(demo: Path) -> None:

@@ -6,6 +6,7 @@ agent ends with all its workers.
 """
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -13,12 +14,15 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 # Before torch reads it: an agent can join a running job only if the job does not share its store.
 os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+# Causes are told by Dragoman; the engine's own chatter would bury them.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from torch.distributed.elastic.agent.server.api import (
@@ -36,6 +40,7 @@ from dragoman.child_process import die_with_parent
 from dragoman.cluster.board import (
     ADDRESS_VARIABLE,
     HEARTBEAT_VARIABLE,
+    LIFE_VARIABLE,
     STORE_VARIABLE,
     Board,
     Failure,
@@ -68,6 +73,7 @@ class Orders:
     wait_seconds: float
     timeout_seconds: float
     max_restarts: int
+    variables: dict[str, str]  # Of the launcher's environment, for the workers.
 
     def to_line(self) -> str:
         """As one line of JSON."""
@@ -82,6 +88,15 @@ class Agent(LocalElasticAgent):
         self._orders = orders
         self._board = board
         self._heartbeats = heartbeats
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """Meet the other agents; the first gives this life of the run a name of its own."""
+        super()._rendezvous(worker_group)
+        store = worker_group.store
+        assert store is not None
+        if worker_group.group_rank == 0:
+            store.set("dragoman/life", uuid.uuid4().hex)
+        os.environ[LIFE_VARIABLE] = store.get("dragoman/life").decode()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         for path in self._heartbeats.iterdir():
@@ -141,10 +156,12 @@ class Agent(LocalElasticAgent):
 
 def main() -> None:
     """Run the workers of this machine until the run is over."""
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     orders = Orders(**json.loads(sys.stdin.readline()))
     die_with_parent()
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     board = Board(connect(orders.store))
+    board.note_up(orders.host)
     try:
         peer = next((peer for peer in orders.peers), orders.store.rsplit(":", 1)[0])
         route = route_to(peer, orders.interface)
@@ -163,13 +180,14 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
     heartbeats.mkdir()
     threads = max(1, len(os.sched_getaffinity(0)) // orders.workers)
     os.environ |= {
+        **orders.variables,
         STORE_VARIABLE: orders.store,
         HEARTBEAT_VARIABLE: str(heartbeats),
         ADDRESS_VARIABLE: address,
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
     }
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=orders.store,

@@ -20,6 +20,7 @@ from dragoman.errors import SystemFault, UserError
 STORE_VARIABLE = "DRAGOMAN_STORE"
 HEARTBEAT_VARIABLE = "DRAGOMAN_HEARTBEAT"
 ADDRESS_VARIABLE = "DRAGOMAN_ADDRESS"
+LIFE_VARIABLE = "DRAGOMAN_LIFE"
 
 STORE_TIMEOUT = timedelta(seconds=30)
 
@@ -50,6 +51,15 @@ class Life:
     cause: Failure | None  # What ended the life before.
     lost: list[str]
     joined: list[str]
+
+    @property
+    def reason(self) -> str:
+        """Why this life began, if it is not the first."""
+        if self.lost and (self.cause is None or self.cause.is_echo):
+            return f"{', '.join(self.lost)} was lost"
+        if self.cause:
+            return str(self.cause)
+        return f"{', '.join(self.joined)} joined" if self.joined else "a machine came or went"
 
 
 class Board:
@@ -85,6 +95,14 @@ class Board:
             sorted(set(before["hosts"]) - set(hosts)),
             sorted(set(hosts) - set(before["hosts"])),
         )
+
+    def note_up(self, host: str) -> None:
+        """Say that a host's agent has come up."""
+        self._store.set(f"up/{host}", "1")
+
+    def was_up(self, host: str) -> bool:
+        """Whether a host's agent has ever come up."""
+        return bool(self._store.check([f"up/{host}"]))
 
     def ask_to_stop(self) -> None:
         """Ask all workers to finish the step, save and leave."""
@@ -141,6 +159,8 @@ def describe_error(error: BaseException, worker: int, step: int | None) -> Failu
     """Turn an exception of a worker into a notice."""
     is_final = isinstance(error, (UserError, SystemFault))
     text = str(error) if is_final else f"{type(error).__name__}: {error}".splitlines()[0]
+    if is_echo(error):
+        text = "lost touch with another worker"
     return Failure(
         host=socket.gethostname(),
         worker=worker,

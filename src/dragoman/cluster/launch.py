@@ -1,5 +1,6 @@
 """`--workers` and `--hosts`: start agents here and over ssh, keep them going, end them together."""
 
+import os
 import shlex
 import signal
 import socket
@@ -14,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+# Before torch reads it: the engine's chatter would bury what Dragoman says.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
 from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.agent import Orders
-from dragoman.cluster.board import STORE_TIMEOUT, Board, first_cause
+from dragoman.cluster.board import STORE_TIMEOUT, Board, Failure, first_cause
 from dragoman.cluster.network import LOOPBACK, route_to
 from dragoman.config import DistributedSettings
 from dragoman.console import say
@@ -25,9 +29,9 @@ from dragoman.errors import SystemFault, UserError
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
 SSH += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
-SSH_FAILED = 255
 SECONDS_BETWEEN_TRIES = 5.0
 SECONDS_TO_SAVE = 60.0
+FORWARDED_VARIABLES = ("OMP_", "NCCL_", "GLOO_", "TORCH_", "CUDA_")
 
 
 @dataclass(frozen=True)
@@ -127,9 +131,17 @@ class Launcher:
     def _note_exit(self, host: Host, code: int) -> None:
         """Tell whether an agent that is gone is gone for good, or with its machine."""
         over = self.board.given_up()
+        if over is None and not self.board.was_up(host.name):
+            raise UserError(
+                f"{host.name or 'the agent'} did not come up (exit {code}); try "
+                f"`ssh {host.name} {sys.executable} -m dragoman --version` by hand"
+            )
         if over is not None or not self._can_lose(host):
             self._raise_final(host, code, over)
-        say(f"{host.name or 'this machine'} is lost (exit {code}); trying to bring it back")
+        self.board.post_failure(
+            Failure(host.name, None, None, "the machine was lost", False, False, time.time())
+        )
+        say(f"{host.name} is lost (exit {code}); trying to bring it back")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
 
     def _can_lose(self, host: Host) -> bool:
@@ -158,8 +170,6 @@ class Launcher:
 
     def _raise_final(self, host: Host, code: int, over: str | None) -> None:
         cause = first_cause(self.board.failures())
-        if over is None and code == SSH_FAILED and host.name and cause is None:
-            raise UserError(f"{host.name}: ssh failed; try `ssh {host.name} true` by hand")
         what = str(cause) if cause else over or f"{host.name or 'the agent'} ended with {code}"
         raise SystemFault(f"{what}\nthe run can go on with: {self.job.resume}")
 
@@ -207,6 +217,11 @@ class Launcher:
             wait_seconds=self.settings.wait_seconds,
             timeout_seconds=self.settings.timeout_seconds,
             max_restarts=self.settings.max_restarts,
+            variables={
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith(FORWARDED_VARIABLES)
+            },
         )
 
     def _min_machines(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from dragoman.child_process import die_with_parent
-from dragoman.cluster.board import ADDRESS_VARIABLE, STORE_VARIABLE, connect
+from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, STORE_VARIABLE, connect
 from dragoman.cluster.network import route_to
 from dragoman.errors import UserError
 
@@ -114,10 +114,8 @@ def join_workers(timeout_seconds: float) -> Workers:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = timedelta(seconds=timeout_seconds)
     if address := os.environ.get(STORE_VARIABLE):
-        # The launcher's store, so that no training machine is indispensable. Every life of the
-        # run has a port of its own, which keeps their keys apart.
-        life = "/".join(os.environ[name] for name in ("MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
-        store = PrefixStore(f"group/{life}", connect(address))
+        # The launcher's store, so that no training machine is indispensable.
+        store = PrefixStore(f"group/{os.environ[LIFE_VARIABLE]}", connect(address))
         check_reachable(world, store)
         distributed.init_process_group(
             backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout

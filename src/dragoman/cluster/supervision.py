@@ -3,18 +3,21 @@
 import json
 import os
 import threading
-import time
+from dataclasses import asdict
 from pathlib import Path
 
 from dragoman.cluster.board import (
     HEARTBEAT_VARIABLE,
     Board,
+    Failure,
     Life,
     describe_error,
     launched_board,
 )
+from dragoman.cluster.processes import Workers
 
-SECONDS_BETWEEN_BEATS = 1.0
+SECONDS_BETWEEN_BEATS = 0.25
+BEATS_BETWEEN_LOOKS = 4  # At the board, which is on another machine.
 
 
 class Supervision:
@@ -64,16 +67,28 @@ class Supervision:
         if failure.is_final or comes_back:
             self._board.give_up(str(failure))
 
-    def begin_life(self, hosts: list[str]) -> Life | None:
-        """Worker 0 takes note of a new life; None without a launcher."""
-        return self._board.begin_life(hosts) if self._board else None
+    def begin_life(self, workers: Workers) -> Life | None:
+        """Take note of a new life with these workers; None without a launcher."""
+        if self._board is None:
+            return None
+        hosts = list(dict.fromkeys(workers.hosts))
+        mine = asdict(self._board.begin_life(hosts)) if workers.is_first else None
+        life = workers.broadcast(mine)
+        cause = Failure(**life["cause"]) if life["cause"] else None
+        return Life(life["number"], cause, life["lost"], life["joined"])
 
     def end(self) -> None:
         """Stop beating."""
         self._ended.set()
 
     def _beat(self, board: Board) -> None:
+        beats = 0
         while not self._ended.wait(SECONDS_BETWEEN_BEATS):
-            self._heart.write_text(json.dumps({"step": self.step, "time": time.time()}))
-            self.is_asked_to_stop = board.is_asked_to_stop()
-            self.saves_asked = board.saves_asked()
+            # In one move: a heart that stops in the middle of a beat still tells its step.
+            aside = self._heart.with_suffix(".new")
+            aside.write_text(json.dumps({"step": self.step}))
+            aside.replace(self._heart)
+            beats += 1
+            if beats % BEATS_BETWEEN_LOOKS == 0:
+                self.is_asked_to_stop = board.is_asked_to_stop()
+                self.saves_asked = board.saves_asked()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dragoman.console import say
+from dragoman.training.evaluator import Sample
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -25,7 +26,7 @@ class Status:
     tokens_per_second: float = 0.0
     seconds_per_step: float = 0.0
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    samples: list[tuple[str, str, str]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
 
     def seconds_left(self) -> float | None:
         """Time to the last step at the present pace, evaluations left out."""
@@ -80,10 +81,8 @@ class Display:
                 + (f"  {_duration(left)} left" if left is not None else "")
             )
 
-    def evaluation(
-        self, step: int, values: dict[str, Any], samples: Sequence[tuple[str, str, str]]
-    ) -> None:
-        """Show an evaluation and its sample translations (source, reference, translation)."""
+    def evaluation(self, step: int, values: dict[str, Any], samples: Sequence[Sample]) -> None:
+        """Show an evaluation and its sample translations."""
         self._status.evaluations.append({"step": step, **values})
         self._status.samples = list(samples) or self._status.samples
         self.say(
@@ -94,8 +93,8 @@ class Display:
         if self._live:
             self._live.update(_panel(self._title, self._status))
         else:
-            for source, _, translation in samples[:2]:
-                self.say(f"    {source}  ->  {translation}")
+            for sample in samples[:2]:
+                self.say(f"    {sample.source}  ->  {sample.translation}")
 
     def stop(self) -> None:
         """Give the terminal back."""
@@ -156,7 +155,7 @@ def _panel(title: str, status: Status) -> Any:
                 f"{one['chrf']:.1f}",
             )
         parts.append(table)
-    for source, _, translation in status.samples:
-        line = Text(source, style="dim", overflow="ellipsis", no_wrap=True)
-        parts += [line, Text(f"  {translation}", style="green", overflow="ellipsis", no_wrap=True)]
+    for sample in status.samples:
+        for text, style in ((sample.source, "dim"), (f"  {sample.translation}", "green")):
+            parts.append(Text(text, style=style, overflow="ellipsis", no_wrap=True))
     return Panel(Group(*parts), title=title, title_align="left", border_style="cyan")

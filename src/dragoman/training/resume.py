@@ -23,6 +23,7 @@ class Progress:
     """How far a run has come; saved with every checkpoint."""
 
     step: int = 0
+    epoch: float = 0.0
     position: Position = field(default_factory=Position)
     best: Best = field(default_factory=Best)
     skipped_in_a_row: int = 0

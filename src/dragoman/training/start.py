@@ -6,11 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman.cluster.board import is_echo
 from dragoman.cluster.launch import Host, Job, launch
 from dragoman.cluster.processes import join_workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config
 from dragoman.config_file import dump_config
+from dragoman.errors import SystemFault
 from dragoman.runs.folder import new_run
 from dragoman.training.stopping import Stop
 from dragoman.training.trainer import Trainer
@@ -26,6 +28,9 @@ def train(config: Config, name: str) -> Stop:
         return stop
     except BaseException as error:
         supervision.post_failure(error)
+        if supervision.is_launched and is_echo(error):
+            # Another worker has told the cause; a traceback of the echo would only hide it.
+            raise SystemFault("lost touch with another worker") from None
         raise
     finally:
         supervision.end()

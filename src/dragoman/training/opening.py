@@ -1,0 +1,104 @@
+"""The beginning of every life of a run: find it, load it everywhere, agree, announce it."""
+
+import torch
+
+from dragoman.cluster.agreement import Facts, agree
+from dragoman.cluster.board import Life
+from dragoman.cluster.processes import Workers, host_name
+from dragoman.config import Config
+from dragoman.config_file import dump_config
+from dragoman.corpus.store import PreparedCorpus
+from dragoman.model.transformer import Transformer, count_parameters, load_weights
+from dragoman.runs.checkpoint import OPTIMIZER, WEIGHTS, read_tensors
+from dragoman.runs.folder import RunFolder
+from dragoman.runs.provenance import describe_machine
+from dragoman.training.optimizer import Optimizer
+from dragoman.training.recorder import Recorder
+from dragoman.training.replicas import choose_writer, newest, share_history
+from dragoman.training.resume import Found, Progress, find_progress, note_machine, open_run
+
+
+class Opening:
+    """Brings all workers of a run to the same state."""
+
+    def __init__(
+        self, config: Config, run: RunFolder, corpus: PreparedCorpus, workers: Workers
+    ) -> None:
+        self.config, self.run, self.corpus, self.workers = config, run, corpus, workers
+        self.progress = Progress()
+        self.checkpoint: str | None = None
+
+    def open(self, model: Transformer, optimizer: Optimizer) -> Recorder:
+        """Open the run folder on every machine and load the latest checkpoint into everyone."""
+        run, workers = self.run, self.workers
+        writes = choose_writer(run, workers)
+        warnings: list[str] = []
+        found = None
+        if writes:
+            tensors = len(list(model.parameters()))
+            open_run(run, self.config, self.corpus, count_parameters(model), tensors)
+            found = find_progress(run, warnings.append)
+        source = newest(found, workers)
+        if source is not None:
+            self._load(found, source, model, optimizer)
+        share_history(run, workers, source or 0, writes)
+        agree(
+            Facts.collect(dump_config(self.config), self.corpus.identity, model.parameters()),
+            workers,
+        )
+        machines = dict(workers.gather_json([host_name(), describe_machine()]))
+        if writes:
+            note_machine(run, machines)
+        recorder = Recorder(run, self.config, workers, writes, self.progress.step)
+        for warning in warnings:
+            recorder.say(warning)
+        return recorder
+
+    def announce(self, recorder: Recorder, life: Life | None, parameters: int) -> None:
+        """Say what is about to run, on the screen and in the metrics."""
+        workers, device, step = self.workers, self.workers.device, self.progress.step
+        details = {
+            "workers": workers.count,
+            "hosts": list(workers.hosts),
+            "device": device.type,
+            "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "precision": self.config.training.precision,
+            "rows_per_device": self.progress.rows_per_device,
+            "checkpoint": self.checkpoint,
+        }
+        if life and life.number:
+            reason = life.reason
+            recorder.event("restart", step, **details, reason=reason)
+            for kind, names in (("lost", life.lost), ("joined", life.joined)):
+                for name in names:
+                    recorder.event(kind, step, host=name, reason=reason, workers=workers.count)
+            recorder.say(f"restarted ({reason})")
+        elif self.checkpoint:
+            recorder.event("resume", step, **details, reason="the same command")
+        else:
+            recorder.event("start", step, **details)
+        if self.checkpoint:
+            recorder.say(f"going on from {self.checkpoint}")
+        hosts = list(dict.fromkeys(workers.hosts))
+        on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
+        recorder.say(
+            f"{parameters:,} parameters, {len(self.corpus.train):,} pairs, "
+            f"{workers.count} {device.type} worker{'s' * (workers.count > 1)}{on_hosts}, "
+            f"{self.config.batches.tokens_per_step:,} target slots a step"
+        )
+
+    def _load(
+        self, found: Found | None, source: int, model: Transformer, optimizer: Optimizer
+    ) -> None:
+        """Give every worker the checkpoint that the source's machine has."""
+        workers = self.workers
+        mine = [found.name, found.progress.to_json(), found.optimizer] if found else None
+        name, progress, numbers = workers.broadcast(mine, source)
+        moments = optimizer.tensors()
+        if workers.rank == source:
+            load_weights(model, read_tensors(self.run.checkpoints, name, WEIGHTS))
+            moments = read_tensors(self.run.checkpoints, name, OPTIMIZER)
+        optimizer.load(moments, numbers)
+        workers.broadcast_tensors((value.data for value in model.parameters()), source)
+        workers.broadcast_tensors(optimizer.tensors().values(), source)
+        self.progress, self.checkpoint = Progress.from_json(progress), name

@@ -1,0 +1,99 @@
+"""Writes a run down: metrics, samples, checkpoints, the screen."""
+
+from dataclasses import asdict
+from typing import Any
+
+from dragoman.cluster.processes import Workers
+from dragoman.config import Config
+from dragoman.runs.checkpoint import Checkpoint, CheckpointWriter, Saved
+from dragoman.runs.folder import RunFolder
+from dragoman.runs.metrics import MetricsLog
+from dragoman.training.display import Display
+from dragoman.training.evaluator import Evaluation
+
+
+class Recorder:
+    """Keeps the run folder of one machine; silent in workers that do not write it."""
+
+    def __init__(
+        self, run: RunFolder, config: Config, workers: Workers, writes: bool, step: int
+    ) -> None:
+        self.writes = writes
+        self.display = Display(
+            f"dragoman: {run.name}", run.log if workers.is_first else None, config.training.steps
+        )
+        if writes:
+            self._metrics = MetricsLog(run, step, self.say)
+            self._checkpoints = CheckpointWriter(run, config.checkpoints)
+
+    def say(self, message: str) -> None:
+        """Tell one line on the screen and in the log; only worker 0 speaks."""
+        self.display.say(message)
+
+    def event(self, kind: str, step: int, **values: Any) -> None:
+        """Write one event down."""
+        if self.writes:
+            self._metrics.write(kind, step, **values)
+
+    def step(self, step: int, values: dict[str, Any]) -> None:
+        """Write a training step down, and any checkpoint that was finished meanwhile."""
+        self.event("train", step, **values)
+        self.display.step(step, values)
+        if self.writes:
+            self._note_saved(self._checkpoints.done())
+
+    def evaluation(self, step: int, one: Evaluation) -> None:
+        """Write an evaluation and its samples down."""
+        values = {
+            "set": one.name,
+            "pairs": one.pairs,
+            "loss": one.loss.loss,
+            "nll": one.loss.nll,
+            "train_sample_loss": one.train_sample.loss,
+            "train_sample_nll": one.train_sample.nll,
+            "bleu": one.text.bleu,
+            "chrf": one.text.chrf,
+            "signature": one.text.signature,
+            "chrf_signature": one.text.chrf_signature,
+            "seconds": one.seconds,
+        }
+        self.event("eval", step, **values)
+        if self.writes:
+            for sample in one.samples:
+                self._metrics.write_sample(step, **asdict(sample))
+        self.display.evaluation(step, values, one.samples)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Save in the background; the save before this one is waited for."""
+        if self.writes:
+            self._note_saved(self._checkpoints.save(checkpoint))
+
+    def finish_saving(self) -> None:
+        """Wait until the last checkpoint is on disk."""
+        if self.writes:
+            self._note_saved(self._checkpoints.finish())
+
+    def close(self) -> None:
+        """Finish all files and give the terminal back."""
+        if self.writes:
+            self._metrics.close()
+        self.display.stop()
+
+    def _note_saved(self, saved: Saved | None) -> None:
+        if saved is None:
+            return
+        if saved.failure:
+            self.event("checkpoint_failed", saved.step, reason=saved.failure)
+            self.say(
+                f"checkpoint {saved.name} could not be written: {saved.failure}; "
+                "training goes on, the older ones are kept"
+            )
+            return
+        self.event(
+            "checkpoint",
+            saved.step,
+            name=saved.name,
+            bytes=saved.bytes,
+            seconds_blocking=saved.seconds_blocking,
+            seconds_background=saved.seconds_background,
+        )

@@ -1,0 +1,191 @@
+"""Runs over several machines: launched from one place, and faults of machines and links."""
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.config_file import load_config
+from dragoman.corpus.demo import write_demo
+from dragoman.corpus.prepare import prepare
+from machines import Machine, Network, network, wait_for_ssh
+from support import SMALL, final_tensors, has_step, metrics, number_pairs, wait_until, write_lines
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+LONG = ["training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Network]:
+    with network(tmp_path, ["hostA", "hostB"]) as built:
+        for machine in built.machines:
+            machine.start()
+        wait_for_ssh(built)
+        yield built
+
+
+@contextmanager
+def training(
+    net: Network, config: Path, *overrides: str, hosts: str = "hostA:1,hostB:1"
+) -> Iterator[subprocess.Popen[str]]:
+    """A run launched from the desk; its folder is private to each machine."""
+    run = net.folder / "private" / "run"
+    with open(net.folder / "output", "w") as output:
+        process = subprocess.Popen(
+            net.dragoman("train", config, "--run", run, "--hosts", hosts, *overrides),
+            env=net.environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def end_of(net: Network, process: subprocess.Popen[str], seconds: float = 120.0) -> str:
+    """Wait for a run to end and return all it said."""
+    process.wait(timeout=seconds)
+    return (net.folder / "output").read_text()
+
+
+def run_on(net: Network, machine: Machine) -> Path:
+    return machine.see(net.folder / "private" / "run")
+
+
+def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, tmp_path: Path) -> None:
+    """Two hosts, one command: names, addresses, shared evaluation, and bytes as in theory."""
+    write_demo(tmp_path / "text")
+    shutil.copy(Path(__file__).parents[2] / "src/dragoman/corpus/demo.toml", tmp_path)
+    config = tmp_path / "demo.toml"
+    prepare(load_config(config))
+    first, second = net.machines
+    gradient_bytes = 4 * 2_456_832
+    for compression, factor in (("none", 1.0), ("bf16", 0.5)):
+        samples: list[tuple[float, int]] = []
+        done = threading.Event()
+
+        def watch(samples: list[tuple[float, int]] = samples, done: threading.Event = done) -> None:
+            while not done.wait(0.05):
+                samples.append((time.time(), second.sent_bytes()))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        settings = ["training.steps=40", "schedule.decay_steps=10", "schedule.warmup_steps=20"]
+        settings += ["evaluation.every_steps=40", f"distributed.compression={compression}"]
+        with training(net, config, *settings) as process:
+            output = end_of(net, process)
+        done.set()
+        watcher.join()
+        assert process.returncode == 0, output
+        assert re.search(r"hostA \| .*eth0 10\.77\.0\.2", output), output
+        assert re.search(r"hostB \| .*eth0 10\.77\.0\.3", output), output
+        assert "2 cpu workers on hostA, hostB" in output
+        run = run_on(net, first)
+        steps = metrics(run, "train")
+        assert [line["step"] for line in steps] == list(range(1, 41))
+        assert steps[-1]["loss"] < steps[0]["loss"] - 2
+        (start,) = metrics(run, "start")
+        assert sorted(start["hosts"]) == ["hostA", "hostB"]
+        (evaluation,) = metrics(run, "eval")
+        assert evaluation["pairs"] == 500
+        # Both machines hold the run: weights, history, scores.
+        other = run_on(net, second)
+        assert len(metrics(other, "train")) == 40
+        for name, tensor in final_tensors(run).items():
+            assert tensor.equal(final_tensors(other)[name]), name
+        # Between the ends of steps 10 and 39, from the card's own counter.
+        times, counts = zip(*samples, strict=True)
+        sent = np.interp([steps[9]["time"], steps[38]["time"]], times, counts)
+        bytes_per_step = (sent[1] - sent[0]) / 29
+        # A ring over two machines: each sends the gradients once.
+        assert bytes_per_step == pytest.approx(factor * gradient_bytes, rel=0.05), compression
+        for machine in net.machines:
+            shutil.rmtree(run_on(net, machine))
+
+
+def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.min_workers=1", "distributed.timeout_seconds=10"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        survivor, victim = second, first  # hostA, worker 0's machine, will be lost.
+        run = run_on(net, survivor)
+        wait_until(lambda: has_step(run, 30))
+        before = metrics(run, "start")[0]["hosts"]
+        if before[0] == "hostB":
+            survivor, victim = first, second
+            run = run_on(net, survivor)
+        victim.kill()
+        wait_until(lambda: bool(metrics(run, "restart")), seconds=60)
+        (restart,) = metrics(run, "restart")
+        assert restart["hosts"] == [survivor.name]
+        assert restart["step"] > 0, "it went on from the survivor's own checkpoint"
+        (lost,) = metrics(run, "lost")
+        assert lost["host"] == victim.name
+        wait_until(lambda: metrics(run, "train")[-1]["step"] > restart["step"] + 20)
+        slots = {line["slots"] for line in metrics(run, "train")}
+        assert slots == {512}, "the same global batch"
+        victim.start()
+        wait_until(lambda: bool(metrics(run, "joined")), seconds=90)
+        (joined,) = metrics(run, "joined")
+        assert joined["host"] == victim.name
+        last = metrics(run, "restart")[-1]
+        assert sorted(last["hosts"]) == ["hostA", "hostB"]
+        earlier = [line for line in metrics(run, "train") if line["time"] < last["time"]]
+        assert last["step"] >= earlier[-1]["step"] - 200, "it was saved before the join"
+        # The machine that came back has the whole history again.
+        wait_until(lambda: has_step(run_on(net, victim), last["step"] + 5))
+        steps = {line["step"] for line in metrics(run_on(net, victim), "train")}
+        assert steps >= set(range(1, last["step"]))
+        assert process.poll() is None
+
+
+def test_cut_link_is_waited_for_then_the_run_stops_whole(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.wait_seconds=10", "distributed.timeout_seconds=6"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        run = run_on(net, first)
+        wait_until(lambda: has_step(run, 30))
+        second.cut()
+        output = end_of(net, process)
+        second.mend()
+    assert process.returncode == 1, output
+    assert "the run can go on with: dragoman train" in output
+    assert metrics(run, "checkpoint")
+    assert final_tensors(run)
+
+
+def test_machines_that_differ_are_refused_by_name(net: Network, prepared: Path) -> None:
+    _, second = net.machines
+    other = prepared / "other"
+    shutil.copytree(prepared, other)
+    source, target = number_pairs(40_000, 300)
+    write_lines(other / "train.en", source)
+    write_lines(other / "train.de", target)
+    prepare(load_config(other / "config.toml", SMALL), processes=1)
+    second.kill()
+    second.mounts = [f"mount --bind {other}/prepared {prepared}/prepared"]
+    second.start()
+    wait_for_ssh(net)
+    with training(net, prepared / "config.toml", *SMALL) as process:
+        output = end_of(net, process)
+    assert process.returncode == 1
+    assert re.search(r"the machines differ: host[AB] \(worker 1\) has corpus \w+, host[AB]", output)
+
+
+def test_host_without_ssh_is_named(net: Network, prepared: Path) -> None:
+    net.machines[1].kill()
+    with training(net, prepared / "config.toml", *SMALL) as process:
+        output = end_of(net, process)
+    assert process.returncode == 2, output
+    assert "hostB did not come up (exit 255); try `ssh hostB" in output

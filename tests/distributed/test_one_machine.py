@@ -1,0 +1,285 @@
+"""Several workers on one machine: lockstep, and what happens when one of them fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support import SMALL, assert_same_end, has_step, metrics, run_dragoman, wait_until
+
+pytestmark = pytest.mark.slow
+
+NO_DROPOUT = ["model.dropout=0.0", "model.attention_dropout=0.0", "model.relu_dropout=0.0"]
+LONG = ["training.steps=100_000", "evaluation.every_steps=100_000"]
+
+
+def train(
+    folder: Path, name: str, workers: int, *overrides: str
+) -> subprocess.CompletedProcess[str]:
+    command = ["train", folder / "config.toml", "--run", folder / name, "--workers", str(workers)]
+    return run_dragoman(*command, *SMALL, *overrides)
+
+
+@contextmanager
+def training(
+    folder: Path, *overrides: str, workers: int = 2, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A run in the background; none of its processes outlives the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dragoman", "train", folder / "config.toml"]
+        + ["--run", folder / "run", "--workers", str(workers), *SMALL, *overrides],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def worker_processes(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The workers, by rank on this machine."""
+    found = [
+        process
+        for process in psutil.Process(launcher.pid).children(recursive=True)
+        if "train" in process.cmdline() and "LOCAL_RANK" in process.environ()
+    ]
+    return sorted(found, key=lambda process: int(process.environ()["LOCAL_RANK"]))
+
+
+@pytest.fixture(scope="module")
+def fault_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sitecustomize that makes one worker fail at a step, as the variable FAULT says."""
+    folder = tmp_path_factory.mktemp("fault")
+    (folder / "sitecustomize.py").write_text(
+        """
+import os
+if "FAULT" in os.environ and "RANK" in os.environ:
+    rank, step, kind = os.environ["FAULT"].split(",")
+    if os.environ["RANK"] == rank:
+        import dragoman.training.trainer as trainer
+        original = trainer.Trainer.train_step
+        def train_step(self, batch, seconds_data):
+            if self.progress.step + 1 == int(step) and kind == "exception":
+                raise ValueError("the disk of this worker is on fire")
+            if self.progress.step + 1 == int(step) and kind == "memory":
+                raise MemoryError("cannot allocate 1 TB")
+            if self.progress.step + 1 == int(step) and kind == "nan":
+                for parameter in self.model.parameters():
+                    parameter.data.fill_(float("nan"))
+            return original(self, batch, seconds_data)
+        trainer.Trainer.train_step = train_step
+"""
+    )
+    return folder
+
+
+def test_losses_agree_for_any_number_of_workers_and_compression(prepared: Path) -> None:
+    histories = []
+    for workers in (1, 2, 3):
+        result = train(prepared, f"run{workers}", workers, *NO_DROPOUT, "training.steps=50")
+        assert result.returncode == 0, result.stderr
+        histories.append(metrics(prepared / f"run{workers}", "train"))
+    assert [len(history) for history in histories] == [50] * 3
+    for alone, *shared in zip(*histories, strict=True):
+        for other in shared:
+            assert other["loss"] == pytest.approx(alone["loss"], rel=2e-5)
+            assert other["gradient_norm"] == pytest.approx(alone["gradient_norm"], rel=1e-3)
+            assert other["target_tokens"] == alone["target_tokens"]
+    evaluations = [metrics(prepared / f"run{workers}", "eval") for workers in (1, 2, 3)]
+    for alone, *shared in zip(*evaluations, strict=True):
+        for other in shared:
+            assert other["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+            assert other["pairs"] == alone["pairs"] == 20
+            assert other["bleu"] == pytest.approx(alone["bleu"], abs=5.0)
+    for history, workers in zip(histories[1:], (2, 3), strict=True):
+        assert {line["slowest"]["worker"] for line in history} <= set(range(workers))
+    for compression in ("bf16", "fp16", "powersgd"):
+        settings = [*NO_DROPOUT, "training.steps=50", f"distributed.compression={compression}"]
+        result = train(prepared, compression, 2, *settings)
+        assert result.returncode == 0, result.stderr
+        packed = metrics(prepared / compression, "train")
+        tolerance = 0.15 if compression == "powersgd" else 0.02
+        assert packed[-1]["loss"] == pytest.approx(histories[0][-1]["loss"], rel=tolerance)
+        assert packed[-1]["loss"] != histories[1][-1]["loss"], "nothing was compressed"
+
+
+def test_three_kills_end_like_the_undisturbed_run(prepared: Path) -> None:
+    steps = "training.steps=120"
+    assert train(prepared, "whole", 2, steps).returncode == 0
+    run = prepared / "run"
+    with training(prepared, steps) as process:
+        for victim, step in ((1, 20), (0, 50), (1, 80)):
+            wait_until(lambda step=step: has_step(run, step))
+            worker_processes(process)[victim].kill()
+            restarts = 1 + (step > 20) + (step > 50)
+            wait_until(lambda count=restarts: len(metrics(run, "restart")) >= count)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert_same_end(prepared / "whole", run)
+    restarts = metrics(run, "restart")
+    assert [line["reason"].split(":")[-1] for line in restarts] == [" killed by SIGKILL"] * 3
+    assert [line["reason"].split(" ")[1] for line in restarts] == ["1", "0", "1"]
+    counted = {}
+    for line in metrics(run, "train"):
+        assert line.get("repeated", False) == (line["step"] in counted)
+        counted[line["step"]] = line
+    assert sorted(counted) == list(range(1, 121))
+
+
+def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
+    run = prepared / "run"
+    with training(prepared, *LONG, "distributed.timeout_seconds=8") as process:
+        wait_until(lambda: has_step(run, 10))
+        worker_processes(process)[1].suspend()
+        wait_until(lambda: bool(metrics(run, "restart")), seconds=60)
+        (restart,) = metrics(run, "restart")
+        assert restart["reason"].startswith(f"worker 1 on {os.uname().nodename} at step ")
+        assert "did not move for" in restart["reason"]
+        step = restart["step"]
+        wait_until(lambda: metrics(run, "train")[-1]["step"] > step + 5)
+
+
+def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
+    for victim in ("agent", "launcher"):
+        with training(prepared, *LONG) as process:
+            wait_until(lambda: has_step(prepared / "run", 5))
+            workers = worker_processes(process)
+            assert len(workers) == 2
+            (workers[0].parent() if victim == "agent" else process).kill()  # type: ignore[union-attr]
+            psutil.wait_procs(workers, timeout=20)
+            assert not any(worker.is_running() for worker in workers)
+            if victim == "agent":
+                _, errors = process.communicate(timeout=60)
+                assert process.returncode == 1
+                assert "the run can go on with: dragoman train" in errors
+        subprocess.run(["rm", "-r", prepared / "run"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("exception", "worker 1 on .* at step 8: ValueError: the disk of this worker is on fire"),
+        ("memory", "worker 1 on .* at step 8: MemoryError: cannot allocate 1 TB"),
+    ],
+)
+def test_first_cause_is_what_the_user_reads(
+    prepared: Path, fault_folder: Path, kind: str, line: str
+) -> None:
+    import re
+
+    fault = {"FAULT": f"1,9,{kind}", "PYTHONPATH": str(fault_folder)}
+    with training(prepared, *LONG, **fault) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    last = [text for text in errors.splitlines() if text.startswith("dragoman: ")]
+    assert re.search(line, last[0]), errors
+    assert "the run can go on with" in last[1]
+    # Once is bad luck and restarted from step 8; twice at the same step is final.
+    assert len(metrics(prepared / "run", "restart")) == 1
+
+
+def test_nan_in_one_worker_makes_all_skip_together(prepared: Path, fault_folder: Path) -> None:
+    fault = {"FAULT": "1,9,nan", "PYTHONPATH": str(fault_folder)}
+    with training(prepared, *LONG, "training.max_skipped_steps=3", **fault) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "no finite gradient in 3 steps in a row, up to step 11" in errors
+    skipped = {line["step"] for line in metrics(prepared / "run", "train") if "skipped" in line}
+    assert skipped == {9, 10, 11}
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(prepared: Path) -> None:
+    run = prepared / "run"
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: has_step(run, 5))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert metrics(run, "stop")[-1]["reason"] == "signal"
+    last = metrics(run, "train")[-1]["step"]
+    assert (run / f"checkpoints/step-{last:08d}").is_dir()
+    result = train(
+        prepared, "run", 2, f"training.steps={last + 3}", "evaluation.every_steps=100_000"
+    )
+    assert result.returncode == 0, result.stderr
+    assert metrics(run, "train")[-1]["step"] == last + 3
+    assert metrics(run, "resume")[-1]["step"] == last
+
+
+def test_nothing_listens_beyond_loopback(prepared: Path) -> None:
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: has_step(prepared / "run", 3))
+        processes = [
+            psutil.Process(process.pid),
+            *psutil.Process(process.pid).children(recursive=True),
+        ]
+        listening = [
+            connection.laddr.ip
+            for one in processes
+            for connection in one.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+    assert listening
+    assert set(listening) == {"127.0.0.1"}
+
+
+def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
+    command = ["-m", "dragoman", "train", prepared / "config.toml", "--name", prepared / "torchrun"]
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+        + ["--rdzv-endpoint=127.0.0.1:0", *command, *SMALL],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    workers = []
+    for rank in range(2):
+        variables = {"SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_LOCALID": rank}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29_511}
+        workers.append(
+            subprocess.Popen(
+                [sys.executable, *command[:-1], prepared / "slurm", *SMALL],
+                env=os.environ | {name: str(value) for name, value in variables.items()},
+                stderr=subprocess.DEVNULL,
+            )
+        )
+    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    assert_same_end(prepared / "torchrun", prepared / "slurm")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--workers", "0"], "--workers 0: must be at least 1"),
+        (["--workers", "2", "--hosts", "a"], "give one of them"),
+        (["--hosts", "a:x"], "'a:x' is not HOST or HOST:WORKERS"),
+        (["--hosts", "a,a"], "every host may be named once"),
+        (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no way to it"),
+        (["--workers", "2", "distributed.min_workers=3"], "but there are only 2 workers"),
+        (["--workers", "2", "distributed.interface=eth77"], "eth77': .* has no such interface"),
+        (["--workers", "17"], "is 16 rows, fewer than the 17 workers"),
+    ],
+)
+def test_wrong_requests_are_told_at_once(prepared: Path, options: list[str], line: str) -> None:
+    import re
+
+    start = time.monotonic()
+    if "17" in options:
+        pytest.skip("too many processes for a small machine")
+    result = run_dragoman(
+        "train", prepared / "config.toml", "--run", prepared / "run", *SMALL, *options
+    )
+    assert result.returncode in (1, 2)
+    assert re.search(line, result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
+    assert time.monotonic() - start < 60

@@ -1,0 +1,185 @@
+"""Several machines on one: network namespaces with names, addresses, link rates and real sshd."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+SUBNET = "10.77.0"
+
+
+def shell(command: str) -> str:
+    return subprocess.run(
+        command, shell=True, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@dataclass
+class Machine:
+    """A host of its own: network, name, private folders, and an ssh server."""
+
+    name: str
+    namespace: str
+    address: str
+    folder: Path  # Keys and configuration of ssh.
+    private: Path  # A folder that no other machine sees.
+    mounts: list[str] = field(default_factory=list)
+    server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the ssh server, as if the machine had just booted."""
+        config = self.folder / f"sshd-{self.name}"
+        config.write_text(
+            f"ListenAddress {self.address}\nHostKey {self.folder}/host_key\n"
+            f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
+            "PidFile none\nPermitRootLogin yes\nAcceptEnv *\n"
+        )
+        steps = [
+            f"hostname {self.name}",
+            f"mount -t tmpfs none {self.private}",
+            *self.mounts,
+            f"exec ip netns exec {self.namespace} /usr/sbin/sshd -D -e -f {config}",
+        ]
+        self.server = subprocess.Popen(
+            ["unshare", "--uts", "--mount", "sh", "-e", "-c", "\n".join(steps)],
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self) -> None:
+        """End every process of the machine at once, as if its power had failed."""
+        for pid in shell(f"ip netns pids {self.namespace}").split():
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if self.server:
+            self.server.wait()
+
+    def cut(self) -> None:
+        """Pull the network cable."""
+        shell(f"ip -n {self.namespace} link set eth0 down")
+
+    def mend(self) -> None:
+        """Plug it in again."""
+        shell(f"ip -n {self.namespace} link set eth0 up")
+
+    def limit(self, rate: str) -> None:
+        """Let the link send no faster than this, as in 100mbit."""
+        shell(
+            f"ip netns exec {self.namespace} tc qdisc replace dev eth0 root tbf rate {rate} "
+            "burst 256kb latency 50ms"
+        )
+
+    def sent_bytes(self) -> int:
+        """Counter of the network card."""
+        links = json.loads(shell(f"ip -n {self.namespace} -s -j link show eth0"))
+        return int(links[0]["stats64"]["tx"]["bytes"])
+
+    def see(self, path: Path) -> Path:
+        """A path as the machine sees it; its private folder looks different from outside."""
+        assert self.server
+        return Path(f"/proc/{self.server.pid}/root{path}")
+
+
+@dataclass
+class Network:
+    """Machines on one switch, and a desk to launch from."""
+
+    machines: list[Machine]
+    desk: str
+    folder: Path
+
+    def command(self, *words: str | Path) -> list[str]:
+        """A command at the desk."""
+        return ["ip", "netns", "exec", self.desk, *map(str, words)]
+
+    def dragoman(self, *words: str | Path) -> list[str]:
+        """A dragoman command at the desk."""
+        return self.command(sys.executable, "-m", "dragoman", *words)
+
+    def environment(self) -> dict[str, str]:
+        """Variables under which `ssh` finds the test's keys."""
+        return os.environ | {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+
+
+@contextmanager
+def network(folder: Path, names: Sequence[str]) -> Iterator[Network]:
+    """Build machines and tear them down."""
+    needed = [tool for tool in ("ip", "tc", "unshare", "ssh-keygen") if not shutil.which(tool)]
+    if needed or os.getuid() or not Path("/usr/sbin/sshd").exists():
+        pytest.skip(f"needs root, iproute2 and openssh-server (missing: {needed})")
+    tag = f"dg{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", f"{tag}sw"], capture_output=True).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    made = [f"{tag}sw"]
+    machines: list[Machine] = []
+    try:
+        _write_keys(folder, names)
+        shell(f"ip -n {tag}sw link add name br0 type bridge && ip -n {tag}sw link set br0 up")
+        addresses = {name: f"{SUBNET}.{index}" for index, name in enumerate(["desk", *names], 1)}
+        for index, (name, address) in enumerate(addresses.items()):
+            namespace = f"{tag}{index}"
+            made.append(namespace)
+            _connect(tag, namespace, index, address, addresses)
+            if name != "desk":
+                private = folder / "private"
+                private.mkdir(exist_ok=True)
+                machines.append(Machine(name, namespace, address, folder, private))
+        yield Network(machines, f"{tag}0", folder)
+    finally:
+        for machine in machines:
+            machine.kill()
+        for namespace in made:
+            subprocess.run(["ip", "netns", "del", namespace], check=False)
+            shutil.rmtree(f"/etc/netns/{namespace}", ignore_errors=True)
+
+
+def wait_for_ssh(net: Network) -> None:
+    """Wait until every machine answers."""
+    for machine in net.machines:
+        for _ in range(100):
+            if not subprocess.run(
+                net.command("ssh", machine.name, "true"),
+                env=net.environment(),
+                capture_output=True,
+            ).returncode:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError(f"{machine.name} does not answer")
+
+
+def _connect(tag: str, namespace: str, index: int, address: str, addresses: dict[str, str]) -> None:
+    hosts = Path(f"/etc/netns/{namespace}/hosts")
+    hosts.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["127.0.0.1 localhost", *(f"{ip} {name}" for name, ip in addresses.items())]
+    hosts.write_text("\n".join(lines) + "\n")
+    shell(f"ip netns add {namespace}")
+    shell(f"ip link add {tag}p{index} type veth peer name eth0 netns {namespace}")
+    shell(f"ip link set {tag}p{index} netns {tag}sw")
+    shell(f"ip -n {tag}sw link set {tag}p{index} master br0 up")
+    shell(f"ip -n {namespace} addr add {address}/24 dev eth0")
+    shell(f"ip -n {namespace} link set eth0 up && ip -n {namespace} link set lo up")
+
+
+def _write_keys(folder: Path, names: Sequence[str]) -> None:
+    for key in ("key", "host_key"):
+        shell(f"ssh-keygen -q -t ed25519 -N '' -f {folder}/{key}")
+    Path("/run/sshd").mkdir(exist_ok=True)
+    (folder / "ssh_config").write_text(
+        f"Host *\n IdentityFile {folder}/key\n StrictHostKeyChecking no\n"
+        " UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
+    )
+    (folder / "bin").mkdir()
+    wrapper = folder / "bin" / "ssh"
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/ssh_config "$@"\n')
+    wrapper.chmod(0o755)
