@@ -312,7 +312,9 @@ class DistributedSettings:
         600.0, "Wait this long for missing machines, then stop.", minimum=1, may_change=True
     )
     timeout_seconds: float = setting(
-        120.0, "A worker that does not move for this long is taken for dead.", minimum=5,
+        120.0,
+        "A worker that does not move for this long is taken for dead.",
+        minimum=5,
         may_change=True,
     )
     max_restarts: int = setting(

@@ -3,7 +3,7 @@
 import sys
 import time
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -20,7 +20,7 @@ class Progress:
         self._title, self._total, self._unit = title, total, unit
         self._done = 0
         self._start = self._last_line = time.monotonic()
-        self._bar = _make_bar(title, total, unit) if sys.stderr.isatty() else None
+        self._bar = _make_bar(title, total) if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Progress":
         if self._bar:
@@ -42,13 +42,13 @@ class Progress:
     def advance(self, amount: int) -> None:
         """Add to what is done."""
         self._done += amount
-        if self._bar:
-            self._bar.update(self._bar.task_ids[0], advance=amount)
-            return
         now = time.monotonic()
-        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+        rate = self._done / max(now - self._start, 1e-9)
+        if self._bar:
+            shown = f"{rate:,.0f} {self._unit}/s"
+            self._bar.update(self._bar.task_ids[0], advance=amount, rate=shown)
+        elif now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            rate = self._done / (now - self._start)
             left = (self._total - self._done) / rate if rate else float("inf")
             say(
                 f"{self._title}: {self._done / max(self._total, 1):4.0%}, "
@@ -56,17 +56,16 @@ class Progress:
             )
 
 
-def _make_bar(title: str, total: int, unit: str):  # type: ignore[no-untyped-def]
+def _make_bar(title: str, total: int) -> Any:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.progress import TaskProgressColumn as Percentage
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        Percentage(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.fields[rate]}"),
+        progress.TimeRemainingColumn(),
         console=Console(stderr=True),
     )
     bar.add_task(title, total=total, rate="")

@@ -11,16 +11,18 @@ from dragoman.console import say
 if TYPE_CHECKING:
     from dragoman.inference.commands import Evaluated
 
+WORKERS = 2
 SENTENCES_SHOWN = 10
 
 
 def run_demo(folder: Path) -> None:
     """Make the corpus, train a small model on it, and show what it has learnt."""
+    from dragoman.cluster.launch import Host
     from dragoman.corpus.demo import write_demo
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
     from dragoman.inference.commands import TrainedChoice, evaluate_run
-    from dragoman.training.start import train
+    from dragoman.training.start import train_on
 
     config_path = folder / "demo.toml"
     if not config_path.exists():
@@ -32,7 +34,7 @@ def run_demo(folder: Path) -> None:
     print(summarize(prepare(config)), flush=True)
     run = folder / "run"
     say(f"\nNow a small Transformer learns to translate it ({config_path} has the settings).\n")
-    train(config, f"{run}")
+    train_on([Host("", WORKERS)], config, str(run))
     say("\nThe test set, which it has never seen:\n")
     choice = TrainedChoice(str(run))
     _show_translations(evaluate_run(choice, None, None))

@@ -18,13 +18,13 @@ def summarize(manifest: dict[str, Any]) -> str:
     ]
     lines.append(f"{pairs['prepared']:>14,}  pairs prepared")
     lines.append("")
-    lines.append(f"{'':8}{'raw MB':>12}{'cleaned MB':>12}{'prepared MB':>12}{'tokens':>16}")
+    lines.append(f"{'':12}{'raw MB':>12}{'cleaned MB':>12}{'prepared MB':>12}{'tokens':>16}")
     for side, language in manifest["languages"].items():
         sizes = manifest["bytes"][side]
         megabytes = "".join(
             f"{sizes[stage] / _MEGABYTE:>12,.1f}" for stage in ("raw", "cleaned", "prepared")
         )
-        lines.append(f"{side:6}{language:>2}{megabytes}{manifest['tokens'][side]:>16,}")
+        lines.append(f"{f'{side} ({language})':12}{megabytes}{manifest['tokens'][side]:>16,}")
     lines.append("")
     sizes_text = " + ".join(f"{size:,}" for size in manifest["vocabulary"]["sizes"])
     lines.append(f"vocabulary: {sizes_text} subwords")

@@ -48,17 +48,17 @@ class Display:
         if self._live:
             self._live.start()
 
-    def say(self, message: str) -> None:
-        """Tell one line."""
+    def say(self, message: str, *, log_only: bool = False) -> None:
+        """Tell one line, on the screen too unless the live display has it already."""
         if not self._log:
             return
         with suppress(OSError):  # A full disk must not end a run; the screen still tells.
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
             self._log.flush()
-        if self._live:
-            self._live.console.print(message, highlight=False, markup=False)
-        else:
+        if not self._live:
             say(message)
+        elif not log_only:
+            self._live.console.print(message, highlight=False, markup=False)
 
     def step(self, step: int, values: dict[str, Any]) -> None:
         """Show a training step."""
@@ -88,7 +88,8 @@ class Display:
         self.say(
             f"step {step:,}  {values['set']}: loss {values['loss']:.4f}  nll {values['nll']:.4f}  "
             f"train sample {values['train_sample_loss']:.4f}  BLEU {values['bleu']:.2f}  "
-            f"chrF {values['chrf']:.2f}  ({values['seconds']:.1f} s)"
+            f"chrF {values['chrf']:.2f}  ({values['seconds']:.1f} s)",
+            log_only=True,
         )
         if self._live:
             self._live.update(_panel(self._title, self._status))

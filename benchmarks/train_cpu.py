@@ -1,0 +1,149 @@
+"""Target tokens a second on the CPU: this trainer and Hugging Face Marian, same model and text.
+
+    pip install transformers
+    python benchmarks/train_cpu.py TEXT.en TEXT.de [--rounds 3]
+
+Both train a Transformer of d_model 256 with 3+3 layers and 8,000 joint subwords in float32 on all
+cores of one process, with Adam and label smoothing, on steps of about 4,096 target tokens. Marian
+gets sentences grouped by length, as its users do it. The two take turns, to share the noise.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from dragoman.config_file import load_config
+from dragoman.corpus.prepare import prepare
+from dragoman.corpus.store import PairTokens, PreparedCorpus
+
+TOKENS_PER_STEP, STEPS, WARM_UP_STEPS = 4_096, 14, 4
+CONFIG = """
+[corpus]
+folder = "prepared"
+train = [{{ source = "{source}", target = "{target}" }}]
+[vocabulary]
+size = 8_000
+[model]
+preset = "small"
+encoder_layers = 3
+decoder_layers = 3
+dropout = 0.1
+attention_dropout = 0.0
+relu_dropout = 0.0
+[batches]
+tokens_per_step = {tokens}
+[training]
+steps = {steps}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config = folder / "config.toml"
+        texts = {"source": arguments.source.resolve(), "target": arguments.target.resolve()}
+        config.write_text(CONFIG.format(**texts, tokens=TOKENS_PER_STEP, steps=STEPS))
+        prepare(load_config(config))
+        corpus = PreparedCorpus(folder / "prepared")
+        ours, marian = [], []
+        for turn in range(arguments.rounds):
+            ours.append(measure_dragoman(config, folder / f"run{turn}"))
+            marian.append(measure_marian(corpus.train))
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print("| trainer | target tokens/s, each round | median | ratio |")
+    print("|---|---|---|---|")
+    base = statistics.median(marian)
+    for label, rates in (("dragoman", ours), ("Hugging Face Marian", marian)):
+        median = statistics.median(rates)
+        each = ", ".join(f"{rate:,.0f}" for rate in rates)
+        print(f"| {label} | {each} | {median:,.0f} | {median / base:.2f} |")
+
+
+def measure_dragoman(config: Path, run: Path) -> float:
+    """The real command, with logging and checkpoints on; warm-up steps left out."""
+    command = [sys.executable, "-m", "dragoman", "train", config, "--run", run]
+    subprocess.run(command, check=True, capture_output=True)
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    steps = [one for one in lines if one["kind"] == "train" and one["step"] > WARM_UP_STEPS]
+    return float(sum(s["target_tokens"] for s in steps) / sum(s["seconds"] for s in steps))
+
+
+def measure_marian(pairs: PairTokens) -> float:
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(1)
+    size = 8_000
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=size + 1,
+            d_model=256,
+            encoder_layers=3,
+            decoder_layers=3,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=1024,
+            decoder_ffn_dim=1024,
+            activation_function="relu",
+            dropout=0.1,
+            pad_token_id=size,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+            max_position_embeddings=256,
+        )
+    )
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
+    tokens, seconds = 0, 0.0
+    for step, (source, target) in enumerate(islice(marian_batches(pairs, size), STEPS)):
+        start = time.perf_counter()
+        inputs = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
+        logits = model(
+            input_ids=source, attention_mask=source != size, decoder_input_ids=inputs
+        ).logits
+        loss = F.cross_entropy(
+            logits.flatten(0, 1), target.flatten(), ignore_index=size, label_smoothing=0.1
+        )
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step >= WARM_UP_STEPS:
+            tokens += int((target != size).sum())
+            seconds += time.perf_counter() - start
+    return tokens / seconds
+
+
+def marian_batches(pairs: PairTokens, padding: int):  # type: ignore[no-untyped-def]
+    """Batches of like lengths, in random order, of about the same number of target tokens."""
+    generator = np.random.default_rng(1)
+    lengths = np.diff(pairs.target.offsets)
+    pool = generator.permutation(len(pairs))[: 40 * 1024]
+    pool = pool[np.argsort(lengths[pool], kind="stable")]
+    borders = np.flatnonzero(np.diff(np.cumsum(lengths[pool]) // TOKENS_PER_STEP)) + 1
+    batches = np.split(pool, borders)
+    for index in generator.permutation(len(batches)):
+        sides = []
+        for side in (pairs.source, pairs.target):
+            lines = [torch.from_numpy(side.line(pair).astype(np.int64)) for pair in batches[index]]
+            sides.append(
+                torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=padding)
+            )
+        yield sides
+
+
+if __name__ == "__main__":
+    main()
