@@ -46,10 +46,8 @@ def measure(arguments: argparse.Namespace, pairs: int, folder: Path) -> None:
         "[corpus]\nfolder = 'prepared'\ntrain = [{ source = 'train.en', target = 'train.de' }]\n"
     )
     start = time.monotonic()
-    peak = run_watched(
-        [sys.executable, "-m", "dragoman", "prepare", config]
-        + ["--processes", str(arguments.processes)]
-    )
+    command: list[str | Path] = [sys.executable, "-m", "dragoman", "prepare", config]
+    peak = run_watched([*command, "--processes", str(arguments.processes)])
     seconds = time.monotonic() - start
     manifest = json.loads((folder / "prepared/manifest.json").read_text())
     model = folder / "prepared" / manifest["data"] / "subwords.model"

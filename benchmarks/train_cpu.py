@@ -76,7 +76,7 @@ def main() -> None:
 
 def measure_dragoman(config: Path, run: Path) -> float:
     """The real command, with logging and checkpoints on; warm-up steps left out."""
-    command = [sys.executable, "-m", "dragoman", "train", config, "--run", run]
+    command: list[str | Path] = [sys.executable, "-m", "dragoman", "train", config, "--run", run]
     subprocess.run(command, check=True, capture_output=True)
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     steps = [one for one in lines if one["kind"] == "train" and one["step"] > WARM_UP_STEPS]
@@ -118,7 +118,7 @@ def measure_marian(pairs: PairTokens) -> float:
         loss = F.cross_entropy(
             logits.flatten(0, 1), target.flatten(), ignore_index=size, label_smoothing=0.1
         )
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         if step >= WARM_UP_STEPS:

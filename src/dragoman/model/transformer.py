@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dragoman.config import ModelSettings, ModelShape, shape_of
 from dragoman.model.attention import CrossAttention, SelfAttention, segment_mask
+from dragoman.model.dropout import dropout
 from dragoman.model.loss import LossSums, cross_entropy
 
 NORM_EPSILON = 1e-6
@@ -122,7 +123,7 @@ class Transformer(nn.Module):
     def _embed(self, embedding: nn.Embedding, tokens: Tensor, positions: Tensor) -> Tensor:
         x = embedding(tokens) * math.sqrt(self.shape.d_model)
         x = x + sinusoids(positions, self.shape.d_model)
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
 
 @dataclass
@@ -162,7 +163,7 @@ class EncoderLayer(nn.Module):
         return x + self._drop(self.feed_forward(self.feed_forward_norm(x)))
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
 
 class DecoderLayer(nn.Module):
@@ -195,7 +196,7 @@ class DecoderLayer(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
 
 class FeedForward(nn.Module):
@@ -212,7 +213,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each slot of x [..., D] by itself."""
-        inner = F.dropout(F.relu(self.inner(x)), self.dropout, self.training)
+        inner = dropout(F.relu(self.inner(x)), self.dropout, self.training)
         outer: Tensor = self.outer(inner)
         return outer
 
