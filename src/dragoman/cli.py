@@ -89,6 +89,16 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument("--n-best", type=int, default=1, metavar="N", help="best N, with scores")
     translate.set_defaults(verb=_translate)
 
+    report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
+    report.add_argument("run", metavar="RUN", help="a run's name or folder")
+    report.set_defaults(verb=_report)
+
+    compare = verbs.add_parser("compare", help="two runs: what changed, what it did")
+    compare.add_argument("first", metavar="RUN", help="a run's name or folder")
+    compare.add_argument("second", metavar="RUN", help="another one")
+    compare.add_argument("--output", type=Path, default=Path("compare"), help="folder to write to")
+    compare.set_defaults(verb=_compare)
+
     settings = verbs.add_parser("settings", help="print every setting with its default")
     settings.set_defaults(verb=_settings)
     return parser
@@ -166,6 +176,21 @@ def _choice(arguments: argparse.Namespace) -> "TrainedChoice":
 
     names = ("run", "checkpoint", "average", "beam", "length_penalty")
     return TrainedChoice(**{name: getattr(arguments, name) for name in names})
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from dragoman.report.render import write_report
+    from dragoman.runs.folder import find_run
+
+    print(write_report(find_run(arguments.run).path))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from dragoman.report.compare import compare_runs
+    from dragoman.runs.folder import find_run
+
+    first, second = (find_run(name).path for name in (arguments.first, arguments.second))
+    print(compare_runs(first, second, arguments.output))
 
 
 def _settings(_: argparse.Namespace) -> None:

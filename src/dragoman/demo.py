@@ -22,6 +22,7 @@ def run_demo(folder: Path) -> None:
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
     from dragoman.inference.commands import TrainedChoice, evaluate_run
+    from dragoman.report.render import write_report
     from dragoman.training.start import train_on
 
     config_path = folder / "demo.toml"
@@ -38,8 +39,11 @@ def run_demo(folder: Path) -> None:
     say("\nThe test set, which it has never seen:\n")
     choice = TrainedChoice(str(run))
     _show_translations(evaluate_run(choice, None, None))
+    page = write_report(run)
     say(
         f"""
+The report, with answers to the questions everyone asks: {page}
+
 What to try next:
   echo 'The meeting is on Friday.' | dragoman translate {run}
   tensorboard --logdir {run}/tensorboard

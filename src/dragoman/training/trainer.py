@@ -23,14 +23,13 @@ from dragoman.runs.checkpoint import Checkpoint, Scores
 from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
 from dragoman.training.batches import Ahead
+from dragoman.training.capacity import rows_that_fit
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.opening import Opening
 from dragoman.training.optimizer import Optimizer
 from dragoman.training.precision import LossScale, arithmetic
 from dragoman.training.resume import check_corpus_settings
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
-
-CPU_SLOTS_AT_ONCE = 4_096
 
 Item = TypeVar("Item")
 
@@ -86,7 +85,8 @@ class Trainer:
         opening = Opening(config, run, corpus, workers)
         self.recorder = opening.open(self.model, self.optimizer)
         self.progress = opening.progress
-        self.progress.rows_per_device = self.progress.rows_per_device or self._rows_per_device()
+        if not self.progress.rows_per_device:
+            self.progress.rows_per_device = self._rows_per_device(rows_per_step)
         self.supervision.step = self.progress.step
         self.saves_made = supervision.saves_asked
         life = supervision.begin_life(workers)
@@ -258,11 +258,20 @@ class Trainer:
         if self.workers.is_first:
             self.supervision.note_saved(save_asked)
 
-    def _rows_per_device(self) -> int:
+    def _rows_per_device(self, rows_per_step: int) -> int:
         chosen = self.config.batches.rows_per_device
         if chosen != "auto":
             return chosen
-        return max(1, CPU_SLOTS_AT_ONCE // self.config.batches.row_tokens)
+        share = -(-rows_per_step // self.workers.count)
+        row_tokens = self.config.batches.row_tokens
+        return rows_that_fit(self._try_rows, row_tokens, share, self.workers.device)
+
+    def _try_rows(self, rows: RowTensors) -> None:
+        """One forward and backward pass that leaves no trace."""
+        with self._arithmetic():
+            sums = self.model(rows, self.config.training.label_smoothing)
+        sums.loss.backward()
+        self.model.zero_grad()
 
     def _learning_rate(self, step: int) -> float:
         d_model = shape_of(self.config.model).d_model

@@ -1,0 +1,106 @@
+"""Seconds from a fault to the first new step, for the table in docs/distributed.md.
+
+    python benchmarks/recovery.py
+
+Two machines as network namespaces (needs root, iproute2, openssh-server), a small model.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from dragoman.config_file import load_config
+from dragoman.corpus.prepare import prepare
+from machines import Machine, Network, network, shell, wait_for_ssh
+from support import SMALL, has_step, metrics, number_pairs, wait_until, write_lines
+
+TIMEOUT_SECONDS = 10
+SETTINGS = [*SMALL, "training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
+SETTINGS += [f"distributed.timeout_seconds={TIMEOUT_SECONDS}", "distributed.min_workers=1"]
+CONFIG = """
+[corpus]
+folder = "prepared"
+train = [{ source = "train.en", target = "train.de" }]
+[vocabulary]
+size = 320
+[model]
+preset = "tiny"
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source, target = number_pairs(10_000, 600)
+        write_lines(folder / "train.en", source)
+        write_lines(folder / "train.de", target)
+        (folder / "config.toml").write_text(CONFIG)
+        prepare(load_config(folder / "config.toml", SETTINGS))
+        with network(folder, ["hostA", "hostB"]) as net:
+            for machine in net.machines:
+                machine.start()
+            wait_for_ssh(net)
+            print("| fault | seconds to the first new step |")
+            print("|---|---|")
+            measure(net, folder / "config.toml")
+
+
+def measure(net: Network, config: Path) -> None:
+    path = net.folder / "private" / "run"
+    words = ["train", str(config), "--run", str(path), "--hosts", "hostA:1,hostB:1", *SETTINGS]
+    process = subprocess.Popen(
+        net.dragoman(*words),
+        env=net.environment() | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    first, second = net.machines
+    run = first.see(path)
+    try:
+        wait_until(lambda: has_step(run, 30), seconds=120)
+        faults: list[tuple[str, Callable[[], None]]] = [
+            ("worker killed (kill -9)", lambda: signal_worker(second, signal.SIGKILL)),
+            (
+                f"worker stopped (SIGSTOP), timeout_seconds = {TIMEOUT_SECONDS}",
+                lambda: signal_worker(second, signal.SIGSTOP),
+            ),
+            ("machine lost (all its processes killed)", second.kill),
+            ("machine back: saved, joined, going on", second.start),
+        ]
+        for name, cause in faults:
+            print(f"| {name} | {seconds_to_recover(run, cause):.1f} |", flush=True)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def seconds_to_recover(run: Path, cause: Callable[[], None]) -> float:
+    lives = len(metrics(run, "restart"))
+    start = time.time()
+    cause()
+    wait_until(lambda: len(metrics(run, "restart")) > lives, seconds=180)
+    restart = metrics(run, "restart")[-1]["time"]
+    wait_until(lambda: metrics(run, "train")[-1]["time"] > restart, seconds=60)
+    steps = [line["time"] for line in metrics(run, "train") if line["time"] > restart]
+    time.sleep(3)  # Some steps of the new life, so that the next fault meets a running one.
+    return float(steps[0]) - start
+
+
+def signal_worker(machine: Machine, number: signal.Signals) -> None:
+    for pid in shell(f"ip netns pids {machine.namespace}").split():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"dragoman" in words and b"train" in words:
+            os.kill(int(pid), number)
+            return
+    raise AssertionError("no worker there")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The eleven questions that everyone asks after a long run, in the order of the report."""
+
+from collections.abc import Callable
+
+from dragoman.report.answer import Answer
+from dragoman.report.answers_files import (
+    checkpoint_files,
+    checkpoint_size,
+    duration,
+    training_set,
+)
+from dragoman.report.answers_learning import fully_trained, learning_rate, overfitting
+from dragoman.report.answers_machines import gpu_utilization, step_time
+from dragoman.report.answers_network import network_bottleneck, step_time_vs_network
+from dragoman.report.evidence import Evidence
+from dragoman.report.findings import Findings
+
+QUESTIONS: tuple[Callable[[Evidence, Findings], Answer], ...] = (
+    duration,
+    fully_trained,
+    overfitting,
+    gpu_utilization,
+    network_bottleneck,
+    learning_rate,
+    training_set,
+    checkpoint_files,
+    checkpoint_size,
+    step_time,
+    step_time_vs_network,
+)
+
+
+def answer_all(evidence: Evidence, findings: Findings) -> tuple[Answer, ...]:
+    """Answer every question."""
+    return tuple(question(evidence, findings) for question in QUESTIONS)

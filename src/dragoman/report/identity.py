@@ -1,0 +1,122 @@
+"""What a run was: settings, versions, hardware, command, and how to do it again."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from dragoman.report.evidence import Evidence
+from dragoman.report.templating import shell_command
+from dragoman.report.wording import in_bytes, plural
+
+
+def identity_rows(evidence: Evidence) -> list[tuple[str, str]]:
+    """Versions, place and origin of the run."""
+    known = evidence.provenance
+    git, corpus, model = (_table(known.get(name)) for name in ("git", "corpus", "model"))
+    life = evidence.life
+    rows = [
+        ("Run", evidence.name),
+        ("Created", when(known.get("created"))),
+        ("Command", shell_command(known["command"]) if known.get("command") else ""),
+        ("Directory", known.get("directory")),
+        ("Git", _git(git)),
+        ("Dragoman", known.get("dragoman")),
+        ("Python", known.get("python")),
+        ("PyTorch", known.get("torch")),
+        ("NumPy", known.get("numpy")),
+        ("CUDA", known.get("cuda") or ("none" if known else "")),
+        ("Workers", f"{evidence.workers:,} on {', '.join(evidence.hosts)}" if life else ""),
+        ("Device", f"{life.device_name or life.device}, {life.precision}" if life else ""),
+        ("Parameters", f"{model['parameters']:,}" if model.get("parameters") else ""),
+        ("Corpus", corpus.get("folder")),
+        ("Corpus identity", corpus.get("identity")),
+        ("Score", evidence.evaluations.signature if evidence.evaluations else ""),
+    ]
+    return [(key, str(value)) for key, value in rows if value]
+
+
+def hardware_rows(evidence: Evidence) -> list[tuple[str, str]]:
+    """One row for each machine."""
+    rows = []
+    for host, machine in _table(evidence.provenance.get("machines")).items():
+        machine = _table(machine)
+        gpus = [_table(gpu) for gpu in machine.get("gpus") or []]
+        names = list(dict.fromkeys(str(gpu.get("name")) for gpu in gpus))
+        parts = [
+            str(machine.get("cpu", "")),
+            plural(int(machine["cores"]), "core") if machine.get("cores") else "",
+            in_bytes(machine["memory_bytes"]) if machine.get("memory_bytes") else "",
+            f"{len(gpus)} x {', '.join(names)}" if gpus else "no GPU",
+            str(machine.get("system", "")),
+        ]
+        rows.append((str(host), ", ".join(part for part in parts if part)))
+    return rows
+
+
+def setting_rows(evidence: Evidence) -> list[tuple[str, str]]:
+    """Every setting with its dotted name."""
+    return [
+        (name, json.dumps(value, ensure_ascii=False, default=str))
+        for name, value in flat_settings(evidence.settings).items()
+    ]
+
+
+def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections and settings as dotted names."""
+    flat: dict[str, Any] = {}
+    for section, table in settings.items():
+        if isinstance(table, Mapping):
+            flat |= {f"{section}.{key}": value for key, value in table.items()}
+        else:
+            flat[section] = table
+    return flat
+
+
+def reproduce_lines(evidence: Evidence) -> list[str]:
+    """Commands that make the same run again."""
+    known = evidence.provenance
+    git, corpus = _table(known.get("git")), _table(known.get("corpus"))
+    lines = []
+    if git.get("commit"):
+        lines.append(f"git checkout {git['commit']}")
+        if git.get("dirty"):
+            lines.append("# there were uncommitted changes: the commit alone is not what ran")
+    config = shell_command([f"{evidence.run}/config.toml"])
+    again = shell_command([f"{evidence.name}-again"])
+    lines.append(f"dragoman prepare {config}")
+    if corpus.get("identity"):
+        lines.append(f"# the corpus must have the identity {corpus['identity']}")
+    command = known.get("command")
+    words = command if isinstance(command, list) else []
+    lines.append(f"dragoman train {config} --run {again}{_placement(list(map(str, words)))}")
+    return lines
+
+
+def _placement(words: list[str]) -> str:
+    """The part of a command that says where workers run."""
+    kept: list[str] = []
+    for option in ("--workers", "--hosts"):
+        for place, word in enumerate(words):
+            if word == option and place + 1 < len(words):
+                kept += [word, words[place + 1]]
+            elif word.startswith(f"{option}="):
+                kept.append(word)
+    return f" {shell_command(kept)}" if kept else ""
+
+
+def when(moment: Any) -> str:
+    """A time of day in UTC."""
+    if not isinstance(moment, (int, float)) or isinstance(moment, bool):
+        return ""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _git(git: Mapping[str, Any]) -> str:
+    if not git.get("commit"):
+        return ""
+    return f"{git['commit']}{', with uncommitted changes' if git.get('dirty') else ''}"
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

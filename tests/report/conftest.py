@@ -1,0 +1,16 @@
+"""Fixtures of the report's tests."""
+
+import pytest
+
+from dragoman.report import templating
+from dragoman.report.canvas import WIDE, Picture, Shape, render_svg
+
+
+@pytest.fixture
+def wide_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw each picture once: half the time, and nothing that a test looks at is lost."""
+
+    def draw(picture: Picture, shape: Shape) -> str:
+        return render_svg(picture, shape) if shape is WIDE else ""
+
+    monkeypatch.setattr(templating, "render_svg", draw)

@@ -1,0 +1,336 @@
+"""Run folders written by hand: the test moves the clock, docs/run-folder.md is the agreement."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+START = 1_700_000_000.0
+PARAMETERS = 1_000_000
+
+MANIFEST = {
+    "pairs": {"raw": 1000, "prepared": 940},
+    "filters": {"empty_side": 10, "duplicate": 30, "too_many_words": 20, "control_characters": 0},
+    "bytes": {
+        "source": {"raw": 50_000, "cleaned": 47_000, "prepared": 30_000},
+        "target": {"raw": 60_000, "cleaned": 55_000, "prepared": 33_000},
+    },
+    "tokens": {"source": 12_000, "target": 13_000},
+    "languages": {"source": "en", "target": "de"},
+    "vocabulary": {"sizes": [320]},
+}
+
+SETTINGS = """\
+[model]
+preset = "tiny"
+
+[batches]
+tokens_per_step = 1024
+row_tokens = 128
+
+[schedule]
+kind = "transformer"
+scale = 2.0
+warmup_steps = 16
+
+[training]
+steps = 60
+"""
+
+
+def law(step: int) -> float:
+    """The learning rate that SETTINGS ask for: tiny has d_model 128."""
+    return 2.0 / math.sqrt(128) * min(1 / math.sqrt(step), step / 64)
+
+
+@dataclass
+class RunFolder:
+    """Collects lines; `write` puts them on disk."""
+
+    path: Path
+    hosts: Sequence[str] = ("alpha",)
+    workers: int = 0
+    device: str = "cpu"
+    clock: float = START
+    lines: list[Any] = field(default_factory=list)
+    monitor: dict[str, list[Any]] = field(default_factory=dict)
+    samples: list[Any] = field(default_factory=list)
+    settings: str | None = SETTINGS
+    provenance: dict[str, Any] | None = field(
+        default_factory=lambda: {
+            "format": 1,
+            "run": "by-hand",
+            "created": START,
+            "dragoman": "0.1.0",
+            "python": "3.11.2",
+            "torch": "2.13.0",
+            "numpy": "2.4.6",
+            "cuda": None,
+            "command": ["dragoman", "train", "demo.toml", "--run", "by-hand"],
+            "directory": "/work",
+            "git": {"commit": "0123456789abcdef", "dirty": False},
+            "corpus": {"folder": "/work/prepared", "identity": "feed", "manifest": MANIFEST},
+            "model": {"parameters": PARAMETERS, "tensors": 42},
+            "machines": {
+                "alpha": {
+                    "cpu": "A CPU",
+                    "cores": 2,
+                    "memory_bytes": 8_000_000_000,
+                    "gpus": [],
+                    "system": "Linux",
+                }
+            },
+        }
+    )
+
+    def line(self, kind: str, step: int, **values: Any) -> None:
+        self.lines.append({"kind": kind, "time": self.clock, "step": step, **values})
+
+    def begin(self, kind: str = "start", step: int = 0, **values: Any) -> None:
+        hosts = list(self.hosts)
+        self.line(
+            kind,
+            step,
+            **{
+                "workers": self.workers or len(hosts),
+                "hosts": hosts,
+                "device": self.device,
+                "device_name": "A GPU" if self.device == "cuda" else "cpu",
+                "precision": "float32",
+                "rows_per_device": 4,
+                **values,
+            },
+        )
+
+    def train(self, step: int, seconds: float = 1.0, **values: Any) -> None:
+        self.clock += seconds
+        phases = {
+            "seconds_data": 0.05 * seconds,
+            "seconds_compute": 0.8 * seconds,
+            "seconds_exposed_communication": 0.0,
+            "seconds_optimizer": 0.1 * seconds,
+            "seconds_other": 0.05 * seconds,
+        }
+        self.line(
+            "train",
+            step,
+            **{
+                "loss": 5.0 / step**0.5 + 1,
+                "nll": 5.0 / step**0.5,
+                "learning_rate": law(step),
+                "gradient_norm": 1.0,
+                "target_tokens": 1000,
+                "source_tokens": 900,
+                "pairs": 40,
+                "slots": 1024,
+                "epoch": step / 13,
+                "seconds": seconds,
+                **phases,
+                **values,
+            },
+        )
+
+    def evaluate(self, step: int, loss: float | None, bleu: float | None, **values: Any) -> None:
+        seconds = float(values.pop("seconds", 2.0))
+        self.clock += seconds
+        self.line(
+            "eval",
+            step,
+            **{
+                "set": "valid",
+                "pairs": 20,
+                "loss": loss,
+                "nll": loss,
+                "train_sample_loss": None if loss is None else loss - 0.1,
+                "train_sample_nll": None if loss is None else loss - 0.1,
+                "bleu": bleu,
+                "chrf": bleu,
+                "signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
+                "seconds": seconds,
+                **values,
+            },
+        )
+
+    def checkpoint(self, step: int, seconds: float = 0.5) -> None:
+        self.clock += seconds
+        self.line(
+            "checkpoint",
+            step,
+            bytes=12 * PARAMETERS + 600,
+            seconds_blocking=seconds,
+            seconds_background=1.0,
+            name=f"step-{step:08d}",
+        )
+
+    def sample(self, host: str, time: float, sent: int, **values: Any) -> None:
+        self.monitor.setdefault(host, []).append(
+            {
+                "time": time,
+                "cpu_percent": 75.0,
+                "memory_bytes": 4_000_000_000,
+                "memory_total_bytes": 8_000_000_000,
+                "gpus": values.pop("gpus", []),
+                "interfaces": {
+                    "lo": {"received_bytes": 1, "sent_bytes": 1, "speed_mbit": None},
+                    "eth0": {"received_bytes": sent, "sent_bytes": sent, "speed_mbit": 1000},
+                },
+                **values,
+            }
+        )
+
+    def watch(self, bytes_per_second: float, utilization: float | None = None) -> None:
+        """Sample every host once a second from the start to now."""
+        for host in self.hosts:
+            for second in range(int(self.clock - START) + 1):
+                gpus = (
+                    []
+                    if utilization is None
+                    else [{"index": 0, "name": "A GPU"} | _busy(utilization)]
+                )
+                self.sample(host, START + second, int(second * bytes_per_second), gpus=gpus)
+
+    def write(self) -> Path:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_lines(self.path / "metrics.jsonl", self.lines)
+        if self.monitor:
+            (self.path / "monitor").mkdir(exist_ok=True)
+        for host, samples in self.monitor.items():
+            write_lines(self.path / "monitor" / f"{host}.jsonl", samples)
+        if self.samples:
+            write_lines(self.path / "samples.jsonl", self.samples)
+        if self.settings is not None:
+            (self.path / "config.toml").write_text(self.settings)
+        if self.provenance is not None:
+            (self.path / "provenance.json").write_text(json.dumps(self.provenance))
+        return self.path
+
+
+def _busy(utilization: float) -> dict[str, Any]:
+    return {
+        "utilization": utilization,
+        "memory_bytes": 1,
+        "memory_total_bytes": 2,
+        "power_watts": 300.5,
+        "sm_clock_mhz": 1980,
+    }
+
+
+def write_lines(path: Path, lines: Sequence[Any]) -> None:
+    text = "".join((line if isinstance(line, str) else json.dumps(line) + "\n") for line in lines)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_checkpoints(
+    run: Path, steps: Sequence[int], scores: Mapping[int, tuple[float, float]] | None = None
+) -> None:
+    """Sparse files of the right sizes, and their index."""
+    scores = scores or {}
+    entries = []
+    for step in steps:
+        name = f"step-{step:08d}"
+        sizes = {
+            "weights.safetensors": 4 * PARAMETERS + 200,
+            "optimizer.safetensors": 8 * PARAMETERS + 300,
+            "state.json": 100,
+        }
+        (run / "checkpoints" / name).mkdir(parents=True)
+        for file, size in sizes.items():
+            with open(run / "checkpoints" / name / file, "wb") as handle:
+                handle.truncate(size)
+        loss, bleu = scores.get(step, (None, None))
+        entries.append(
+            {
+                "name": name,
+                "step": step,
+                "time": START,
+                "bytes": sum(sizes.values()),
+                "files": {file: {"bytes": size, "sha256": ""} for file, size in sizes.items()},
+                "loss": loss,
+                "nll": loss,
+                "bleu": bleu,
+            }
+        )
+    index = {
+        "latest": entries[-1]["name"],
+        "best_loss": entries[0]["name"],
+        "best_bleu": entries[-1]["name"],
+        "checkpoints": entries,
+    }
+    (run / "checkpoints" / "checkpoints.json").write_text(json.dumps(index))
+
+
+def calm_run(path: Path, steps: int = 60, every: int = 4) -> RunFolder:
+    """One machine, one second a step, an evaluation every few steps, everything in order."""
+    run = RunFolder(path)
+    run.begin()
+    run.line(
+        "calibration",
+        0,
+        seconds_compute=0.8,
+        seconds_all_reduce=None,
+        bytes_per_step=0,
+        gradient_bytes=4 * PARAMETERS,
+        parameters=PARAMETERS,
+        compression="none",
+        arithmetic_per_token=6e6,
+        peak_flops=1e11,
+    )
+    for step in range(1, steps + 1):
+        run.train(step)
+        if step % every == 0:
+            run.evaluate(step, loss=3 / step + 2.0, bleu=30 - 100 / step)
+    run.line("stop", steps, reason="steps", detail="")
+    return run
+
+
+def pair_run(
+    path: Path,
+    exposed: float = 0.5,
+    steps: int = 120,
+    seconds: float = 1.0,
+    goodput: float = 8_000_000.0,
+    all_reduce: float | None = 0.5,
+) -> RunFolder:
+    """Two machines; each step of one second waits so long for gradients."""
+    run = RunFolder(path, hosts=("alpha", "beta"))
+    run.begin()
+    run.line(
+        "link",
+        0,
+        hosts=["alpha", "beta"],
+        interface="eth0",
+        address="10.0.0.1",
+        speed_mbit=1000,
+        goodput_bytes_per_second=goodput,
+        latency_seconds=0.001,
+    )
+    compute = 0.8 * (seconds - exposed)
+    run.line(
+        "calibration",
+        0,
+        seconds_compute=compute,
+        seconds_all_reduce=all_reduce,
+        bytes_per_step=4 * PARAMETERS,
+        gradient_bytes=4 * PARAMETERS,
+        parameters=PARAMETERS,
+        compression="none",
+        arithmetic_per_token=6e6,
+        peak_flops=1e11,
+    )
+    for step in range(1, steps + 1):
+        rest = seconds - exposed - compute
+        run.train(
+            step,
+            seconds,
+            seconds_data=0.25 * rest,
+            seconds_compute=compute,
+            seconds_exposed_communication=exposed,
+            seconds_optimizer=0.5 * rest,
+            seconds_other=0.25 * rest,
+            slowest={"worker": 1, "seconds": compute},
+            fastest={"worker": 0, "seconds": compute},
+        )
+    run.line("stop", steps, reason="steps", detail="")
+    return run

@@ -1,0 +1,184 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.report.answers import answer_all
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings import analyse
+from report.run_folders import PARAMETERS, START, RunFolder, calm_run, pair_run, write_checkpoints
+
+IDS = [
+    "duration",
+    "fully_trained",
+    "overfitting",
+    "gpu_utilization",
+    "network_bottleneck",
+    "learning_rate",
+    "training_set",
+    "checkpoint_files",
+    "checkpoint_size",
+    "step_time",
+    "step_time_vs_network",
+]
+FIELDS = ["id", "question", "verdict", "answer", "evidence", "confidence", "next_step"]
+
+
+def answers_of(run: Path) -> dict[str, dict[str, Any]]:
+    evidence = load_evidence(run, START)
+    answers = [answer.to_json() for answer in answer_all(evidence, analyse(evidence))]
+    # Strict JSON: no NaN, no infinity, nothing that is not a plain value.
+    plain = json.loads(json.dumps(answers, allow_nan=False))
+    return {answer["id"]: answer for answer in plain}
+
+
+@pytest.fixture
+def calm(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    run = calm_run(tmp_path)
+    run.watch(0)
+    path = run.write()
+    write_checkpoints(path, (20, 40, 60), {60: (2.05, 28.3), 20: (2.15, 25.0)})
+    return answers_of(path)
+
+
+def test_eleven_answers_with_all_their_fields(calm: dict[str, dict[str, Any]]) -> None:
+    assert list(calm) == IDS
+    for answer in calm.values():
+        assert list(answer) == FIELDS
+        assert answer["confidence"] in ("high", "medium", "low")
+        assert answer["question"].endswith("?")
+        assert answer["next_step"]
+
+
+def test_numbers_recomputed_by_hand(calm: dict[str, dict[str, Any]]) -> None:
+    # 60 steps of one second and 15 evaluations of two.
+    assert calm["duration"]["verdict"] == pytest.approx(90)
+    assert calm["duration"]["evidence"]["split"]["evaluation"] == pytest.approx(30)
+    assert calm["duration"]["evidence"]["target_tokens"] == 60_000
+    assert calm["duration"]["evidence"]["epochs"] == pytest.approx(60 / 13)
+    assert calm["duration"]["evidence"]["tokens_per_second"] == pytest.approx(1000)
+    assert calm["step_time"]["verdict"] == pytest.approx(1.0)
+    assert calm["step_time"]["evidence"]["phases"]["compute"] == pytest.approx(0.8)
+    # 47,000 + 55,000 bytes of cleaned text.
+    assert calm["training_set"]["verdict"] == 102_000
+    assert calm["training_set"]["evidence"]["removed"] == {
+        "empty_side": 10,
+        "duplicate": 30,
+        "too_many_words": 20,
+    }
+    assert "6.0%" in calm["training_set"]["answer"]
+    size = 12 * PARAMETERS + 600
+    assert calm["checkpoint_size"]["verdict"] == size
+    assert calm["checkpoint_size"]["evidence"]["bytes_of_all_kept"] == 3 * size
+    assert calm["checkpoint_size"]["evidence"]["best_loss"]["step"] == 20
+    assert calm["checkpoint_files"]["verdict"] == [
+        "weights.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
+    assert calm["checkpoint_files"]["evidence"]["expected_bytes"] == 12 * PARAMETERS
+    assert "12,000,000 bytes" in calm["checkpoint_files"]["answer"]
+
+
+def test_learning_rate_follows_its_law(calm: dict[str, dict[str, Any]]) -> None:
+    answer = calm["learning_rate"]
+    assert answer["verdict"] == "transformer"
+    law = answer["evidence"]["law"]
+    assert law["peak_step"] == 16
+    # 2 / sqrt(128) / sqrt(16)
+    assert law["peak"] == pytest.approx(2 / 128**0.5 / 4)
+    assert answer["evidence"]["largest_deviation_from_law"] < 1e-9
+    assert "exactly" in answer["answer"]
+
+
+def test_a_learning_rate_that_left_its_law(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    for line in run.lines:
+        if line["kind"] == "train" and line["step"] > 30:
+            line["learning_rate"] *= 0.5
+    answer = answers_of(run.write())["learning_rate"]
+    assert "deviates from the law" in answer["answer"]
+    # Worst at step 31: half of 2 / sqrt(128) / sqrt(31), as part of the peak.
+    assert answer["evidence"]["largest_deviation_from_law"] == pytest.approx(0.5 * 4 / 31**0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "now"),
+    [
+        ("inverse_square_root", "peak = 1e-3\nwarmup_steps = 10", 1e-3 * (10 / 60) ** 0.5),
+        ("cosine", "peak = 1e-3\nwarmup_steps = 10\nfinal_fraction = 0.1", 1e-4),
+        ("constant", "peak = 1e-3\nwarmup_steps = 10", 1e-3),
+        ("warmup_stable_decay", "peak = 1e-3\nwarmup_steps = 10\ndecay_steps = 20", 0.0),
+    ],
+)
+def test_every_schedule_is_named(tmp_path: Path, kind: str, settings: str, now: float) -> None:
+    run = RunFolder(tmp_path)
+    assert run.settings is not None
+    head, _, tail = run.settings.partition("[schedule]")
+    run.settings = f'{head}[schedule]\nkind = "{kind}"\n{settings}\n\n[training]\nsteps = 60\n'
+    assert tail
+    run.begin()
+    run.train(60, learning_rate=now)
+    answer = answers_of(run.write())["learning_rate"]
+    assert answer["verdict"] == kind
+    assert answer["evidence"]["largest_deviation_from_law"] == pytest.approx(0, abs=1e-9)
+
+
+def test_two_machines_and_a_slow_link(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, exposed=0.5)
+    run.watch(4_000_000)
+    answers = answers_of(run.write())
+    network = answers["network_bottleneck"]
+    assert network["verdict"] == "yes"
+    assert network["confidence"] == "high"
+    assert network["evidence"]["seconds_per_step_infinite_network"] == pytest.approx(0.5)
+    assert "infinite network" in network["answer"]
+    assert "bf16" in network["next_step"]
+    relation = answers["step_time_vs_network"]
+    assert relation["evidence"]["bytes_per_step_seen"]["alpha"] == pytest.approx(4e6, rel=1e-3)
+    assert relation["evidence"]["bytes_per_step_theory"] == 4e6
+    assert "which agrees" in relation["answer"]
+    # Every step is alike, so there is nothing to correlate.
+    assert relation["verdict"] == "unclear"
+
+
+def test_other_traffic_on_the_interface_is_named(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    run.watch(6_000_000)
+    assert "other traffic" in answers_of(run.write())["step_time_vs_network"]["answer"]
+
+
+def test_gradients_that_take_another_way_are_named(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    run.watch(1_000)
+    assert "another way" in answers_of(run.write())["step_time_vs_network"]["answer"]
+
+
+def test_one_machine(calm: dict[str, dict[str, Any]]) -> None:
+    assert calm["network_bottleneck"]["verdict"] == "single machine"
+    assert calm["step_time_vs_network"]["verdict"] == "unclear"
+    assert calm["gpu_utilization"]["verdict"] == "none"
+    assert "75% busy" in calm["gpu_utilization"]["answer"]
+
+
+def test_an_empty_run_answers_too(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, settings=None, provenance=None)
+    answers = answers_of(run.write())
+    assert list(answers) == IDS
+    assert {answer["verdict"] for answer in answers.values()} == {"unclear", "none"}
+
+
+def test_a_schedule_that_has_run_down_is_named(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    run.settings = (
+        '[model]\npreset = "tiny"\n\n[schedule]\nkind = "cosine"\npeak = 1e-3\n'
+        "warmup_steps = 10\n\n[training]\nsteps = 60\n"
+    )
+    for line in run.lines:
+        if line["kind"] == "train":
+            line["learning_rate"] = 1e-5
+    answer = answers_of(run.write())["fully_trained"]
+    assert answer["evidence"]["learning_rate_has_run_down"] is True
+    assert "only a longer schedule" in answer["answer"]
+    assert answer["confidence"] != "high"

@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.report.compare import compare_runs, differing
+from report.run_folders import START, calm_run, pair_run
+
+pytestmark = pytest.mark.usefixtures("wide_only")
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    first, second = calm_run(tmp_path / "one"), pair_run(tmp_path / "two", seconds=2.0)
+    second.lines.pop()
+    for step in range(4, 121, 4):
+        second.evaluate(step, loss=2.5, bleu=24 + step / 20)
+    assert second.settings is not None
+    second.settings = second.settings.replace("scale = 2.0", "scale = 1.0")
+    for run, name in ((first, "one"), (second, "two <b>")):
+        assert run.provenance is not None
+        run.provenance["run"] = name
+    page = compare_runs(first.write(), second.write(), tmp_path / "out", now=START + 999)
+    report = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert report["settings_that_differ"] == {"schedule.scale": [2.0, 1.0]}
+    facts = {fact["id"]: fact for fact in report["facts"]}
+    assert facts["step_time"]["first"] == pytest.approx(1.0)
+    assert facts["step_time"]["second"] == pytest.approx(2.0)
+    assert "0.50 times as fast" in facts["step_time"]["words"]
+    # One reached 30 - 100/60 at the end, two 24 + 6; both reached the lower one.
+    assert facts["best_bleu"]["first"] == pytest.approx(30 - 100 / 60)
+    assert facts["best_bleu"]["second"] == pytest.approx(30)
+    assert facts["seconds_to_same_bleu"]["first"] == pytest.approx(90)
+    verdicts = {answer["id"]: answer for answer in report["answers"]}
+    assert verdicts["network_bottleneck"]["first"]["verdict"] == "single machine"
+    assert verdicts["network_bottleneck"]["second"]["verdict"] == "yes"
+    html = page.read_text()
+    assert "two &lt;b&gt;" in html
+    assert "two <b>" not in html
+    markdown = (tmp_path / "out" / "compare.md").read_text()
+    for picture in ("bleu-over-steps.svg", "bleu-over-time.svg", "loss-over-steps.svg"):
+        assert (tmp_path / "out" / picture).is_file()
+        assert f"({picture})" in markdown
+
+
+def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    paths = [calm_run(tmp_path / name).write() for name in ("one", "two")]
+    compare_runs(paths[0], paths[1], tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [run["name"] for run in report["runs"]] == [str(path) for path in paths]
+    assert report["settings_that_differ"] == {}
+
+
+def test_runs_without_anything(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").touch()
+    page = compare_runs(tmp_path / "one", tmp_path / "two", tmp_path / "out")
+    assert "All settings are the same" in page.read_text()
+
+
+def test_differing() -> None:
+    assert differing({"a": 1, "b": 2}, {"b": 3, "c": 4}) == {
+        "a": [1, None],
+        "b": [2, 3],
+        "c": [None, 4],
+    }

@@ -1,0 +1,133 @@
+"""Damaged evidence still gives a report, and the report says what is missing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.report.render import write_report
+from report.run_folders import START, RunFolder, pair_run, write_checkpoints
+
+
+def _healthy(path: Path) -> RunFolder:
+    run = pair_run(path, steps=80)
+    run.lines.pop()
+    for step in range(81, 121):
+        run.train(step)
+        if step % 4 == 0:
+            run.evaluate(step, loss=2.0, bleu=20.0)
+    run.line("stop", 120, reason="steps", detail="")
+    run.watch(4_000_000)
+    return run
+
+
+def _cut_metrics(run: RunFolder) -> None:
+    path = run.write() / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-25])
+
+
+def _cut_monitor(run: RunFolder) -> None:
+    path = run.write() / "monitor" / "beta.jsonl"
+    path.write_bytes(path.read_bytes()[:-25])
+
+
+def _lose_monitor(run: RunFolder) -> None:
+    (run.write() / "monitor" / "beta.jsonl").unlink()
+
+
+def _set_clock(run: RunFolder) -> None:
+    for line in run.lines[60:]:
+        line["time"] -= 3_000
+    run.write()
+
+
+def _lose_numbers(run: RunFolder) -> None:
+    for line in run.lines:
+        if line["kind"] == "train" and 30 <= line["step"] < 33:
+            line |= {"loss": None, "nll": None, "gradient_norm": None, "skipped": True}
+        if line["kind"] == "eval" and line["step"] == 100:
+            line["loss"] = None
+    run.write()
+
+
+def _resume_twice(run: RunFolder) -> None:
+    run.lines.pop()
+    for step in (110, 100):
+        run.begin("resume", step)
+        for again in range(step + 1, 121):
+            run.train(again, repeated=True)
+    run.write()
+
+
+def _scramble(run: RunFolder) -> None:
+    path = run.write() / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    lines[20] = b"\xff\xfe not json"
+    lines[40] = lines[40][:30]
+    lines[41] = b"[1, 2]"
+    path.write_bytes(b"\n".join(lines))
+
+
+def _lose_identity(run: RunFolder) -> None:
+    path = run.write()
+    (path / "provenance.json").write_text("{broken")
+    (path / "config.toml").write_text("also = = broken")
+
+
+def _damage_checkpoint(run: RunFolder) -> None:
+    path = run.write()
+    write_checkpoints(path, (80, 120))
+    (path / "checkpoints" / "step-00000120" / "weights.safetensors").write_bytes(b"short")
+    (path / "checkpoints" / "step-00000080" / "state.json").unlink()
+
+
+def _lose_calibration(run: RunFolder) -> None:
+    run.lines = [line for line in run.lines if line["kind"] not in ("calibration", "link")]
+    run.write()
+
+
+CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
+    "cut metrics": (_cut_metrics, ["metrics.jsonl: the last line is cut short"]),
+    "cut monitor": (_cut_monitor, ["monitor/beta.jsonl: the last line is cut short"]),
+    "no monitor": (_lose_monitor, ["monitor/beta.jsonl is missing"]),
+    "clock": (_set_clock, ["the clock went back by"]),
+    "NaN": (
+        _lose_numbers,
+        [
+            "not a number at 3 of 120 steps, first at step 30",
+            "3 steps were skipped",
+            "1 of 10 evaluations of valid",
+        ],
+    ),
+    "two resumes": (_resume_twice, ["from a checkpoint 2 times (at step 110, 100)"]),
+    "scrambled": (_scramble, ["metrics.jsonl: 3 damaged lines passed over (21, 41, 42)"]),
+    "no identity": (
+        _lose_identity,
+        ["provenance.json cannot be read", "config.toml cannot be read"],
+    ),
+    "checkpoints": (
+        _damage_checkpoint,
+        ["weights.safetensors has 5 bytes", "step-00000080/state.json is in the index but not"],
+    ),
+    "no calibration": (_lose_calibration, ["no calibration line", "no link line"]),
+}
+
+
+@pytest.mark.usefixtures("wide_only")
+@pytest.mark.parametrize("case", CASES)
+def test_the_report_says_so(tmp_path: Path, case: str) -> None:
+    damage, expected = CASES[case]
+    damage(_healthy(tmp_path))
+    page = write_report(tmp_path, now=START + 500)
+    missing = json.loads((page.parent / "details.json").read_text())["missing"]
+    for text in expected:
+        assert any(text in notice for notice in missing), missing
+        assert text in page.read_text().replace("&#39;", "'")
+    assert len(json.loads((page.parent / "report.json").read_text())) == 11
+
+
+@pytest.mark.usefixtures("wide_only")
+def test_the_healthy_run_misses_nothing(tmp_path: Path) -> None:
+    page = write_report(_healthy(tmp_path).write(), now=START + 500)
+    assert json.loads((page.parent / "details.json").read_text())["missing"] == []

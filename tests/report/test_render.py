@@ -1,0 +1,128 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.report.downsample import envelope
+from dragoman.report.render import write_report
+from report.run_folders import START, calm_run, pair_run, write_checkpoints
+
+ATTACK = "<script>alert('x')</script>"
+
+
+def _report(path: Path) -> dict[str, str]:
+    page = write_report(path, now=START + 1000)
+    assert page == path / "report" / "report.html"
+    return {file.name: file.read_text() for file in page.parent.iterdir()}
+
+
+@pytest.mark.usefixtures("wide_only")
+def test_the_files_of_a_report(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    run.watch(0)
+    path = run.write()
+    write_checkpoints(path, (40, 60))
+    files = _report(path)
+    answers = json.loads(files["report.json"])
+    assert [answer["id"] for answer in answers][:2] == ["duration", "fully_trained"]
+    page = files["report.html"]
+    for answer in answers:
+        assert f'id="{answer["id"]}"' in page
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", files["report.md"])
+    assert len(pictures) >= 9
+    assert set(pictures) == {name for name in files if name.endswith(".svg")}
+    for name in pictures:
+        assert files[name].startswith("<?xml")
+        assert "prefers-color-scheme:dark" in files[name]
+    details = json.loads(files["details.json"])
+    assert details["state"] == "finished"
+    assert details["missing"] == []
+    assert "Nothing is missing" in page
+
+
+def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
+    page = _report(calm_run(tmp_path).write())["report.html"]
+    assert "<script" not in page
+    assert not re.findall(r'(?:src|href)="(?!#|data:,)[^"]*"', page)
+    assert "@import" not in page
+    assert not re.findall(r"url\((?!#)", page)
+    names = re.findall(r'\bid="([^"]+)"', page)
+    assert len(names) == len(set(names))
+
+
+def test_text_from_data_is_escaped_everywhere(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, steps=30)
+    run.evaluate(30, loss=2.0, bleu=5.0, set=ATTACK)
+    for line in run.lines:
+        if line["kind"] == "start":
+            line |= {"device_name": ATTACK, "hosts": ["alpha", ATTACK], "device": "cuda"}
+    run.line("checkpoint_failed", 30, reason=ATTACK)
+    run.line("stop", 30, reason="error", detail=ATTACK)
+    run.samples = [
+        {"step": 30, "source": ATTACK, "reference": f"| {ATTACK} `x`", "translation": ATTACK}
+    ]
+    assert run.provenance is not None
+    run.provenance |= {"run": ATTACK, "command": ["dragoman", ATTACK], "directory": ATTACK}
+    run.provenance["git"]["commit"] = ATTACK
+    run.provenance["machines"] = {ATTACK: {"cpu": ATTACK}}
+    run.provenance["corpus"]["manifest"] = {
+        "pairs": {"raw": 9, "prepared": 8},
+        "filters": {ATTACK: 1},
+        "bytes": {"source": {"raw": 1, "cleaned": 1, "prepared": 1}},
+        "tokens": {"source": 1},
+    }
+    run.settings = f'[training]\nnote = """{ATTACK}"""\n'
+    files = _report(run.write())
+    for name, text in files.items():
+        if not name.endswith(".json"):
+            # Indented blocks of Markdown are verbatim: what is in them is never markup.
+            lines = [line for line in text.splitlines() if not line.startswith("    ")]
+            assert "<script>" not in "\n".join(lines), name
+    assert files["report.html"].count("&lt;script&gt;") > 10
+    assert "&lt;script&gt;" in files["report.md"]
+
+
+@pytest.mark.usefixtures("wide_only")
+def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, steps=60)
+    run.watch(4_000_000)
+    assert "network.svg" in _report(run.write())
+    for file in (tmp_path / "monitor").iterdir():
+        file.unlink()
+    files = _report(tmp_path)
+    assert "network.svg" not in files
+    assert not [name for name in files if name.startswith(".")]
+
+
+@pytest.mark.usefixtures("wide_only")
+def test_a_running_and_a_crashed_run(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    run.lines.pop()
+    run.write()
+    assert "still running" in write_report(tmp_path, now=run.clock + 5).read_text()
+    assert "broke off" in write_report(tmp_path, now=run.clock + 9_999).read_text()
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        write_report(tmp_path)
+    with pytest.raises(UserError, match="no such run folder"):
+        write_report(tmp_path / "nowhere")
+
+
+def test_downsampling_keeps_the_extremes() -> None:
+    generator = np.random.default_rng(2)
+    y = generator.standard_normal(100_003)
+    y[777], y[88_888], y[5] = 50.0, -60.0, np.nan
+    x = np.arange(len(y), dtype=np.float64)
+    found = envelope(x, y, 300)
+    assert len(found) == 300
+    assert (found.high.max(), found.low.min()) == (50.0, -60.0)
+    assert found.x[np.argmax(found.high)] == pytest.approx(777, abs=400)
+    sizes = np.diff(np.arange(301) * 100_002 // 300)
+    assert np.average(found.mean, weights=sizes) == pytest.approx(np.nanmean(y))
+    assert len(envelope(x[:7], y[:7], 300)) == 6
+    assert len(envelope(x[:0], y[:0], 300)) == 0

@@ -1,0 +1,24 @@
+import pytest
+import torch
+
+from dragoman.training.capacity import full_rows, largest_that_fits, rows_that_fit
+
+
+@pytest.mark.parametrize(
+    ("room", "most", "found"), [(0, 8, 1), (1, 8, 1), (5, 64, 4), (64, 64, 64), (100, 37, 37)]
+)
+def test_doubles_while_it_fits(room: int, most: int, found: int) -> None:
+    assert largest_that_fits(lambda rows: rows <= room, most) == found
+
+
+def test_a_cpu_takes_few_rows_and_never_more_than_its_share() -> None:
+    cpu = torch.device("cpu")
+    assert rows_that_fit(lambda _: None, row_tokens=128, most=1000, device=cpu) == 32
+    assert rows_that_fit(lambda _: None, row_tokens=128, most=3, device=cpu) == 3
+    assert rows_that_fit(lambda _: None, row_tokens=9_000, most=3, device=cpu) == 1
+
+
+def test_trial_rows_have_no_padding() -> None:
+    rows = full_rows(3, 16, torch.device("cpu"))
+    assert rows.source.shape == (3, 16)
+    assert rows.target_segments.min() == 1
