@@ -14,9 +14,14 @@ from safetensors.torch import load_file
 Dragoman = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def dragoman_command(*words: str | Path) -> list[str]:
+    """The command line in a process of its own, as a user would start it."""
+    return [sys.executable, "-m", "dragoman", *map(str, words)]
+
+
 def run_dragoman(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as a user would."""
-    command = [sys.executable, "-m", "dragoman", *map(str, arguments)]
+    """Run the command line and collect what it says."""
+    command = dragoman_command(*arguments)
     return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
 
 

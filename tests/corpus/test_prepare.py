@@ -17,7 +17,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
-from support import Dragoman, number_pairs, write_lines
+from support import Dragoman, dragoman_command, number_pairs, write_lines
 
 
 def prepared(folder: Path, *overrides: str, processes: int = 1) -> PreparedCorpus:
@@ -260,7 +260,7 @@ def test_no_write_permission_is_one_line(small_text: Path) -> None:
         "main(sys.argv[1:])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script, "prepare", small_text / "config.toml"]
+        [sys.executable, "-c", script, "prepare", str(small_text / "config.toml")]
         + ["corpus.folder='locked/here'"],
         capture_output=True,
         text=True,
@@ -301,8 +301,8 @@ def test_killed_at_any_moment_it_leaves_the_old_or_the_new_corpus(small_text: Pa
     for _ in range(12):
         other_seed = 3 - seed_of[PreparedCorpus(folder).identity]
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "prepare", small_text / "config.toml"]
-            + ["--processes", "1", f"corpus.seed={other_seed}"],
+            dragoman_command("prepare", small_text / "config.toml", "--processes", "1")
+            + [f"corpus.seed={other_seed}"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -1,5 +1,6 @@
 import gzip
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def read_all(files: TextFiles, lines: int = 2) -> list[tuple[str | None, str | N
 
 
 def pack(path: Path, content: bytes) -> None:
-    packers = {
+    packers: dict[str, Callable[[bytes], bytes]] = {
         ".gz": gzip.compress,
         ".xz": lzma.compress,
         ".zst": zstandard.ZstdCompressor().compress,

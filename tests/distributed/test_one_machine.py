@@ -7,12 +7,21 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from support import SMALL, assert_same_end, has_step, metrics, run_dragoman, wait_until
+from support import (
+    SMALL,
+    assert_same_end,
+    dragoman_command,
+    has_step,
+    metrics,
+    run_dragoman,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -23,21 +32,21 @@ LONG = ["training.steps=100_000", "evaluation.every_steps=100_000"]
 def train(
     folder: Path, name: str, workers: int, *overrides: str
 ) -> subprocess.CompletedProcess[str]:
-    command = ["train", folder / "config.toml", "--run", folder / name, "--workers", str(workers)]
-    return run_dragoman(*command, *SMALL, *overrides)
+    target = ("--run", folder / name, "--workers", str(workers))
+    return run_dragoman("train", folder / "config.toml", *target, *SMALL, *overrides)
 
 
 @contextmanager
 def training(
-    folder: Path, *overrides: str, workers: int = 2, **environment: str
+    folder: Path, *overrides: str, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A run in the background; none of its processes outlives the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "dragoman", "train", folder / "config.toml"]
-        + ["--run", folder / "run", "--workers", str(workers), *SMALL, *overrides],
+        dragoman_command("train", folder / "config.toml", "--run", folder / "run")
+        + ["--workers", "2", *SMALL, *overrides],
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | environment,
+        env=os.environ | (environment or {}),
     )
     try:
         yield process
@@ -113,16 +122,19 @@ def test_losses_agree_for_any_number_of_workers_and_compression(prepared: Path) 
         assert packed[-1]["loss"] != histories[1][-1]["loss"], "nothing was compressed"
 
 
+def has_restarted(run: Path, count: int) -> bool:
+    return len(metrics(run, "restart")) >= count
+
+
 def test_three_kills_end_like_the_undisturbed_run(prepared: Path) -> None:
     steps = "training.steps=120"
     assert train(prepared, "whole", 2, steps).returncode == 0
     run = prepared / "run"
     with training(prepared, steps) as process:
-        for victim, step in ((1, 20), (0, 50), (1, 80)):
-            wait_until(lambda step=step: has_step(run, step))
+        for count, (victim, step) in enumerate(((1, 20), (0, 50), (1, 80)), start=1):
+            wait_until(partial(has_step, run, step))
             worker_processes(process)[victim].kill()
-            restarts = 1 + (step > 20) + (step > 50)
-            wait_until(lambda count=restarts: len(metrics(run, "restart")) >= count)
+            wait_until(partial(has_restarted, run, count))
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
     assert_same_end(prepared / "whole", run)
@@ -155,7 +167,7 @@ def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
             wait_until(lambda: has_step(prepared / "run", 5))
             workers = worker_processes(process)
             assert len(workers) == 2
-            (workers[0].parent() if victim == "agent" else process).kill()  # type: ignore[union-attr]
+            (workers[0].parent() if victim == "agent" else process).kill()
             psutil.wait_procs(workers, timeout=20)
             assert not any(worker.is_running() for worker in workers)
             if victim == "agent":
@@ -178,7 +190,7 @@ def test_first_cause_is_what_the_user_reads(
     import re
 
     fault = {"FAULT": f"1,9,{kind}", "PYTHONPATH": str(fault_folder)}
-    with training(prepared, *LONG, **fault) as process:
+    with training(prepared, *LONG, environment=fault) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     last = [text for text in errors.splitlines() if text.startswith("dragoman: ")]
@@ -190,7 +202,8 @@ def test_first_cause_is_what_the_user_reads(
 
 def test_nan_in_one_worker_makes_all_skip_together(prepared: Path, fault_folder: Path) -> None:
     fault = {"FAULT": "1,9,nan", "PYTHONPATH": str(fault_folder)}
-    with training(prepared, *LONG, "training.max_skipped_steps=3", **fault) as process:
+    settings = [*LONG, "training.max_skipped_steps=3"]
+    with training(prepared, *settings, environment=fault) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "no finite gradient in 3 steps in a row, up to step 11" in errors
@@ -234,22 +247,22 @@ def test_nothing_listens_beyond_loopback(prepared: Path) -> None:
 
 
 def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
-    command = ["-m", "dragoman", "train", prepared / "config.toml", "--name", prepared / "torchrun"]
+    command = ["-m", "dragoman", "train", str(prepared / "config.toml"), "--name"]
     result = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
-        + ["--rdzv-endpoint=127.0.0.1:0", *command, *SMALL],
+        + ["--rdzv-endpoint=127.0.0.1:0", *command, str(prepared / "torchrun"), *SMALL],
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stderr
     workers = []
     for rank in range(2):
-        variables = {"SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_LOCALID": rank}
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29_511}
+        variables = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank)}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
         workers.append(
             subprocess.Popen(
-                [sys.executable, *command[:-1], prepared / "slurm", *SMALL],
-                env=os.environ | {name: str(value) for name, value in variables.items()},
+                [sys.executable, *command, str(prepared / "slurm"), *SMALL],
+                env=os.environ | variables,
                 stderr=subprocess.DEVNULL,
             )
         )

@@ -3,12 +3,11 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support import run_dragoman
+from support import dragoman_command, run_dragoman
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def translate(folder: Path, text: bytes, *options: str) -> bytes:
-    command = [sys.executable, "-m", "dragoman", "translate", folder / "run", *options]
+    command = dragoman_command("translate", folder / "run", *options)
     return subprocess.run(command, input=text, capture_output=True, check=True).stdout
 
 

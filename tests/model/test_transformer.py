@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -126,10 +128,8 @@ def test_incremental_decoding_equals_full_decoding(model: Transformer) -> None:
 
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout", "relu_dropout"])
 def test_each_dropout_acts_in_training_only(name: str) -> None:
-    none = dict.fromkeys(("dropout", "attention_dropout", "relu_dropout"), 0.0)
-    settings = ModelSettings(
-        preset="tiny", encoder_layers=1, decoder_layers=1, **(none | {name: 0.5})
-    )
+    none = replace(TINY, dropout=0.0, attention_dropout=0.0, relu_dropout=0.0)
+    settings = replace(none, **{name: 0.5})  # type: ignore[arg-type]
     torch.manual_seed(0)
     model = Transformer(settings, WORDS, WORDS, joint=True)
     rows = to_rows(random_lines(4, 8, seed=8), random_lines(4, 8, seed=9), width=16)

@@ -2,7 +2,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from support import (
     SMALL,
     Dragoman,
     assert_same_end,
+    dragoman_command,
     final_tensors,
     has_step,
     metrics,
@@ -227,9 +227,9 @@ def disk_free(path: Path) -> int:
 
 
 def start_training(folder: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dragoman", "train", folder / "config.toml"]
     return subprocess.Popen(
-        [*command, "--run", folder / "run", *SMALL, *overrides],
+        dragoman_command("train", folder / "config.toml", "--run", folder / "run")
+        + [*SMALL, *overrides],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -258,8 +258,8 @@ def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signa
     ],
 )
 def test_bad_settings_are_one_line(prepared: Path, overrides: list[str], line: str) -> None:
-    command = ["train", prepared / "config.toml", "--run", prepared / "run"]
-    result = run_dragoman(*command, *SMALL, *overrides)
+    config, run_folder = prepared / "config.toml", prepared / "run"
+    result = run_dragoman("train", config, "--run", run_folder, *SMALL, *overrides)
     assert result.returncode == 2
     assert line in result.stderr
     assert "Traceback" not in result.stderr
