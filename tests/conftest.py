@@ -1,6 +1,11 @@
 """Fixtures that many tests share."""
 
 import os
+
+# Before torch is imported. Sums depend on the number of threads, and bits are compared between
+# this process and others; and tests run beside each other on few cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 from pathlib import Path
 
 import pytest
@@ -63,6 +68,6 @@ def prepared(small_text: Path) -> Path:
     return small_text
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # Tests run beside each other on few cores; more threads than cores only slow them down.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first: most mistakes show within a minute."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)

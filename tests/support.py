@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
+
+from dragoman.cli import main
 
 Dragoman = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -23,6 +26,15 @@ def run_dragoman(*arguments: str | Path, **options: object) -> subprocess.Comple
     """Run the command line and collect what it says."""
     command = dragoman_command(*arguments)
     return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+    """Exit code and words of a command that is refused, run in this process to save its start."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    return int(caught.value.code or 0), errors
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:

@@ -12,7 +12,6 @@ from dragoman.cluster.processes import join_workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config
 from dragoman.config_file import dump_config
-from dragoman.errors import SystemFault
 from dragoman.runs.folder import new_run
 from dragoman.training.stopping import Stop
 from dragoman.training.trainer import Trainer
@@ -30,7 +29,7 @@ def train(config: Config, name: str) -> Stop:
         supervision.post_failure(error)
         if supervision.is_launched and is_echo(error):
             # Another worker has told the cause; a traceback of the echo would only hide it.
-            raise SystemFault("lost touch with another worker") from None
+            sys.exit(1)
         raise
     finally:
         supervision.end()

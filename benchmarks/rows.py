@@ -1,0 +1,83 @@
+"""How fast pairs are packed into rows on one core, and what opening a large corpus costs.
+
+    python benchmarks/rows.py PREPARED_FOLDER [--pairs 4500000]
+
+The larger corpus repeats the prepared one's tokens.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from dragoman.corpus.rows import Position, RowStream
+from dragoman.corpus.store import PairWriter, PreparedCorpus
+
+STEPS = 400
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prepared", type=Path)
+    parser.add_argument("--pairs", type=int, default=4_500_000)
+    arguments = parser.parse_args()
+    print("| pairs | opened in s | target tokens/s | real slots | memory growth over the pass MB |")
+    print("|---|---|---|---|---|")
+    measure(arguments.prepared)
+    with tempfile.TemporaryDirectory() as folder:
+        grow(PreparedCorpus(arguments.prepared), Path(folder), arguments.pairs)
+        measure(Path(folder))
+
+
+def measure(folder: Path) -> None:
+    start = time.perf_counter()
+    corpus = PreparedCorpus(folder)
+    opened = time.perf_counter() - start
+    stream = RowStream(corpus.train, row_tokens=128, rows_per_step=256, begin=1, seed=1)
+    steps = stream.steps(Position(), 0, 1)
+    next(steps)
+    before = anonymous_megabytes()
+    start = time.thread_time()
+    tokens = slots = 0
+    for step in islice(steps, STEPS):
+        tokens += step.target_tokens
+        slots += step.slots
+    seconds = time.thread_time() - start
+    print(
+        f"| {len(corpus.train):,} | {opened:.2f} | {tokens / seconds:,.0f} | {tokens / slots:.1%} "
+        f"| {anonymous_megabytes() - before:.0f} |",
+        flush=True,
+    )
+
+
+def grow(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
+    """Write a corpus of the same kind with more pairs."""
+    shutil.copytree(corpus.folder / corpus.manifest["data"], folder / "data")
+    with PairWriter(folder / "data", "train") as writer:
+        while writer.pairs < pairs:
+            count = min(len(corpus.train), pairs - writer.pairs)
+            lines = np.arange(count)
+            sides = corpus.train.source, corpus.train.target
+            writer.append(type(corpus.train)(*(side.take(lines) for side in sides)))
+    manifest = corpus.manifest | {"data": "data"}
+    manifest["files"] = {
+        path.name: {"bytes": path.stat().st_size} for path in (folder / "data").iterdir()
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def anonymous_megabytes() -> float:
+    """Memory of this process that is not a mapped file."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) / 1e3
+    raise AssertionError("no RssAnon")
+
+
+if __name__ == "__main__":
+    main()
