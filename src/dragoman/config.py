@@ -195,7 +195,13 @@ class ScheduleSettings:
 class TrainingSettings:
     """How long, how exactly, and from which seed."""
 
-    steps: int | None = setting(None, "Stop after this step.", minimum=1, may_change=True)
+    steps: int | None = setting(
+        None,
+        "Stop after this step. Fixed for the schedules that end with it, cosine and "
+        "warmup_stable_decay.",
+        minimum=1,
+        may_change=True,
+    )
     epochs: float | None = setting(
         None, "Stop after this many passes over the corpus.", minimum=0, may_change=True
     )
@@ -340,6 +346,8 @@ class Config:
     distributed: DistributedSettings
 
 
+# Their curve depends on training.steps, which a resumed run may therefore not change.
+SCHEDULES_WITH_END = ("cosine", "warmup_stable_decay")
 SCHEDULE_NEEDS = {
     "transformer": {"scale", "warmup_steps"},
     "inverse_square_root": {"peak", "warmup_steps"},
@@ -438,7 +446,7 @@ def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str
         f"schedule.{name} has no effect on the {schedule.kind} schedule; remove it"
         for name in sorted(unused)
     ]
-    falls = schedule.kind in ("cosine", "warmup_stable_decay")
+    falls = schedule.kind in SCHEDULES_WITH_END
     if falls and steps is None:
         problems.append(f"the {schedule.kind} schedule needs training.steps to know its end")
     elif falls and steps is not None and steps <= schedule.warmup_steps + schedule.decay_steps:

@@ -45,10 +45,11 @@ def run_demo(folder: Path) -> None:
 The report, with answers to the questions everyone asks: {page}
 
 What to try next:
-  echo 'The meeting is on Friday.' | dragoman translate {run}
+  echo 'Ben has been learning Danish for two years.' | dragoman translate {run}
   tensorboard --logdir {run}/tensorboard
-  dragoman train {config_path} --run {run} training.steps=960    # the same run, further
-  dragoman settings                                            # all there is to set"""
+  dragoman train {config_path} --workers 2 --run {folder}/wider model.d_model=256
+  dragoman compare {run} {folder}/wider
+  dragoman settings    # all there is to set"""
     )
 
 

@@ -83,6 +83,8 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, tmp_path: Path) -
         watcher.start()
         settings = ["training.steps=40", "schedule.decay_steps=10", "schedule.warmup_steps=20"]
         settings += ["evaluation.every_steps=40", f"distributed.compression={compression}"]
+        # Two micro-batches a worker: what is accumulated is sent once.
+        settings += ["batches.rows_per_device=4"]
         with training(net, config, *settings) as process:
             output = end_of(net, process)
         done.set()

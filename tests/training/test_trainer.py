@@ -127,6 +127,16 @@ def test_changed_settings_are_refused_by_name(prepared: Path) -> None:
         run(prepared, "run", "cleaning.max_words=70")
 
 
+def test_steps_are_fixed_where_the_schedule_depends_on_them(prepared: Path) -> None:
+    cosine = ["schedule.kind=cosine", "schedule.peak=0.01"]
+    without_scale = [word for word in SMALL if "scale" not in word]
+    config = load_config(prepared / "config.toml", [*without_scale, *cosine])
+    train(config, str(prepared / "run"))
+    longer = load_config(prepared / "config.toml", [*without_scale, *cosine, "training.steps=30"])
+    with pytest.raises(UserError, match=r"training\.steps was 24, is 30"):
+        train(longer, str(prepared / "run"))
+
+
 def test_other_corpus_is_refused(prepared: Path) -> None:
     run(prepared, "run", "training.steps=4")
     with open(prepared / "train.en", "a") as english, open(prepared / "train.de", "a") as german:

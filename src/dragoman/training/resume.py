@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dragoman.config import Config
+from dragoman.config import SCHEDULES_WITH_END, Config
 from dragoman.config_file import dump_config, flatten, load_saved_config, settings_of
 from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
@@ -83,9 +83,12 @@ def open_run(
 def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> None:
     """A resumed run must be the run it was, but for the settings that may change."""
     before, now = flatten(load_saved_config(run.config)), flatten(config)
+    fixed = fixed_settings()
+    if config.schedule.kind in SCHEDULES_WITH_END:
+        fixed.append("training.steps")
     changed = [
         f"{name} was {before[name]!r}, is {now[name]!r}"
-        for name in fixed_settings()
+        for name in fixed
         if before[name] != now[name]
     ]
     identity = json.loads(run.provenance.read_text())["corpus"]["identity"]
