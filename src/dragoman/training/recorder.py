@@ -66,6 +66,8 @@ class Recorder:
     def save(self, checkpoint: Checkpoint) -> None:
         """Save in the background; the save before this one is waited for."""
         if self.writes:
+            # A checkpoint without the history of its steps would leave a gap after a kill.
+            self._metrics.flush()
             self._note_saved(self._checkpoints.save(checkpoint))
 
     def finish_saving(self) -> None:
