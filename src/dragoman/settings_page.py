@@ -47,7 +47,7 @@ def _row(item: Field[Any], hint: Any) -> str:
     metadata = item.metadata
     notes = [metadata["help"]]
     if "Literal" in str(hint):
-        notes.append(f"{describe_type(hint)}.".capitalize().replace("One of", "One of"))
+        notes.append(f"{describe_type(hint)}.".capitalize())
     limits = [
         f"{word} {metadata[bound]:,g}"
         for bound, word in (("minimum", "at least"), ("maximum", "at most"))

@@ -48,7 +48,6 @@ class Job:
 
     command: list[str]  # Of a worker, after the interpreter; {config} stands for its config file.
     config: str
-    run: Path
     resume: str  # The command that goes on with the run, for people.
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.order import keyed_permutation
-from dragoman.corpus.store import PairTokens, SideTokens
+from dragoman.corpus.store import PairTokens, SideTokens, offsets_of
 
 PAIRS_PER_BLOCK = 512  # Small reads stay sequential on disk...
 BLOCKS_PER_WINDOW = 16  # ...while every window mixes distant parts of the corpus.
@@ -250,9 +250,7 @@ def _lay_out(
 def _concatenate(sides: tuple[SideTokens, ...]) -> SideTokens:
     tokens = np.concatenate([side.tokens for side in sides])
     lengths = np.concatenate([np.diff(side.offsets) for side in sides])
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return SideTokens(tokens, offsets)
+    return SideTokens(tokens, offsets_of(lengths))
 
 
 def _join(parts: list[Rows]) -> Rows:

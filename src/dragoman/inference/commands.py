@@ -19,7 +19,6 @@ from dragoman.runs.folder import find_run
 
 LINES_AT_ONCE = 2_000
 BOOTSTRAP_SAMPLES = 1_000
-SLOTS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def evaluate_run(
             one.tokens, trained.config.batches.row_tokens, trained.translator.target.begin
         )
         smoothing = trained.config.training.label_smoothing
-        loss = mean_loss(trained.translator.model, rows, smoothing, SLOTS_AT_ONCE, workers)
+        loss = mean_loss(trained.translator.model, rows, smoothing, workers)
         text = score_text(
             translations,
             one.target,

@@ -16,6 +16,7 @@ from dragoman.corpus.store import PairTokens
 from dragoman.model.transformer import RowTensors, Transformer
 
 WIDTH_STEP = 64
+SLOTS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,6 @@ def mean_loss(
     model: Transformer,
     rows: Rows,
     label_smoothing: float,
-    slots_at_once: int,
     workers: Workers,
     arithmetic: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> MeanLoss:
@@ -70,7 +70,7 @@ def mean_loss(
     model.eval()
     mine = rows[slice(*(len(rows) * (workers.rank + end) // workers.count for end in (0, 1)))]
     loss = nll = 0.0
-    step = max(1, slots_at_once // rows.target.shape[1])
+    step = max(1, SLOTS_AT_ONCE // rows.target.shape[1])
     for start in range(0, len(mine), step):
         with arithmetic():
             sums = model(

@@ -20,7 +20,6 @@ from dragoman.inference.evaluate import (
 from dragoman.inference.translate import Translator
 from dragoman.model.transformer import Transformer
 
-SLOTS_AT_ONCE = 8_192
 LONGEST_SAMPLE = 120  # Characters.
 
 
@@ -101,7 +100,7 @@ class Evaluator:
 
     def _mean_loss(self, model: Transformer, rows: Rows) -> MeanLoss:
         smoothing = self._config.training.label_smoothing
-        return mean_loss(model, rows, smoothing, SLOTS_AT_ONCE, self._workers, self._arithmetic)
+        return mean_loss(model, rows, smoothing, self._workers, self._arithmetic)
 
     def _translate(self, model: Transformer, lines: Sequence[str]) -> list[str]:
         cleaning = self._config.cleaning

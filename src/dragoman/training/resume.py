@@ -74,7 +74,6 @@ def open_run(
             shutil.copyfile(corpus.folder / corpus.manifest["data"] / name, path)
     if not run.provenance.exists():
         provenance = describe_run(run, corpus.manifest, parameters, tensors)
-        provenance["machines"] = {}
         write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
     # Last: a folder with a config is a run.
     write_whole(run.config, dump_config(config).encode())

@@ -4,7 +4,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from dragoman.cluster.board import is_echo
 from dragoman.cluster.launch import Host, Job, launch
@@ -41,7 +40,6 @@ def train_on(hosts: Sequence[Host], config: Config, name: str) -> None:
     job = Job(
         command=["-m", "dragoman", "train", "{config}", "--run", str(run.path.absolute())],
         config=dump_config(config, with_defaults=False),
-        run=Path(run.path),
         resume=shlex.join(["dragoman", *sys.argv[1:]]),
     )
     launch(hosts, job, config.distributed)
