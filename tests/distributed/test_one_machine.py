@@ -76,18 +76,18 @@ import os
 if "FAULT" in os.environ and "RANK" in os.environ:
     rank, step, kind = os.environ["FAULT"].split(",")
     if os.environ["RANK"] == rank:
-        import dragoman.training.trainer as trainer
-        original = trainer.Trainer.train_step
-        def train_step(self, batch, seconds_data):
-            if self.progress.step + 1 == int(step) and kind == "exception":
+        from dragoman.training.step import PlainStep
+        original = PlainStep.queue
+        def queue(self, batch, number, *rest):
+            if number == int(step) and kind == "exception":
                 raise ValueError("the disk of this worker is on fire")
-            if self.progress.step + 1 == int(step) and kind == "memory":
+            if number == int(step) and kind == "memory":
                 raise MemoryError("cannot allocate 1 TB")
-            if self.progress.step + 1 == int(step) and kind == "nan":
-                for parameter in self.model.parameters():
+            if number == int(step) and kind == "nan":
+                for parameter in self._model.parameters():
                     parameter.data.fill_(float("nan"))
-            return original(self, batch, seconds_data)
-        trainer.Trainer.train_step = train_step
+            return original(self, batch, number, *rest)
+        PlainStep.queue = queue
 """
     )
     return folder

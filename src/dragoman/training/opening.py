@@ -12,10 +12,10 @@ from dragoman.model.transformer import Transformer, count_parameters, load_weigh
 from dragoman.runs.checkpoint import OPTIMIZER, WEIGHTS, read_tensors
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_machine
-from dragoman.training.optimizer import Optimizer
 from dragoman.training.recorder import Recorder
 from dragoman.training.replicas import choose_writer, newest, share_history
 from dragoman.training.resume import Found, Progress, find_progress, note_machine, open_run
+from dragoman.training.step import TrainingStep
 
 
 class Opening:
@@ -28,7 +28,7 @@ class Opening:
         self.progress = Progress()
         self.checkpoint: str | None = None
 
-    def open(self, model: Transformer, optimizer: Optimizer) -> Recorder:
+    def open(self, model: Transformer, training_step: TrainingStep) -> Recorder:
         """Open the run folder on every machine and load the latest checkpoint into everyone."""
         run, workers = self.run, self.workers
         writes = choose_writer(run, workers)
@@ -40,7 +40,7 @@ class Opening:
             found = find_progress(run, warnings.append)
         source = newest(found, workers)
         if source is not None:
-            self._load(found, source, model, optimizer)
+            self._load(found, source, model, training_step)
         share_history(run, workers, source or 0, writes)
         agree(
             Facts.collect(dump_config(self.config), self.corpus.identity, model.parameters()),
@@ -88,17 +88,18 @@ class Opening:
         )
 
     def _load(
-        self, found: Found | None, source: int, model: Transformer, optimizer: Optimizer
+        self, found: Found | None, source: int, model: Transformer, training_step: TrainingStep
     ) -> None:
         """Give every worker the checkpoint that the source's machine has."""
         workers = self.workers
         mine = [found.name, found.progress.to_json(), found.optimizer] if found else None
         name, progress, numbers = workers.broadcast(mine, source)
-        moments = optimizer.tensors()
+        moments = training_step.tensors()
         if workers.rank == source:
             load_weights(model, read_tensors(self.run.checkpoints, name, WEIGHTS))
             moments = read_tensors(self.run.checkpoints, name, OPTIMIZER)
-        optimizer.load(moments, numbers)
+        training_step.load(moments, numbers)
         workers.broadcast_tensors((value.data for value in model.parameters()), source)
-        workers.broadcast_tensors(optimizer.tensors().values(), source)
+        workers.broadcast_tensors(training_step.tensors().values(), source)
+        training_step.weights_changed()
         self.progress, self.checkpoint = Progress.from_json(progress), name

@@ -1,24 +1,19 @@
 """The loop: one step after the other, evaluated, saved, written down."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
-from dragoman.cluster.sync import GradientSync
 from dragoman.config import Config, shape_of
-from dragoman.corpus.order import keyed_seed
-from dragoman.corpus.rows import RowStream, StepRows
+from dragoman.corpus.rows import RowStream
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import SystemFault, UserError
-from dragoman.inference.evaluate import rows_to_device
-from dragoman.model.transformer import RowTensors, Transformer, count_parameters
+from dragoman.model.transformer import Transformer, count_parameters
 from dragoman.runs.checkpoint import Checkpoint, Scores
 from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
@@ -26,27 +21,11 @@ from dragoman.training.batches import Ahead
 from dragoman.training.capacity import rows_that_fit
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.opening import Opening
-from dragoman.training.optimizer import Optimizer
-from dragoman.training.precision import LossScale, arithmetic
+from dragoman.training.precision import arithmetic
 from dragoman.training.resume import check_corpus_settings
+from dragoman.training.step import PlainStep, StepResult
+from dragoman.training.step_line import QueuedStep, WorkerStep, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
-
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What one step came to on this worker, and where its time went."""
-
-    loss: float
-    nll: float
-    gradient_norm: float
-    skipped: bool
-    learning_rate: float
-    seconds_data: float
-    seconds_compute: float
-    seconds_exposed_communication: float
-    seconds_optimizer: float
 
 
 class Trainer:
@@ -65,8 +44,7 @@ class Trainer:
         self.model = Transformer(
             config.model, source.size, target.size, config.vocabulary.joint
         ).to(workers.device)
-        scale = LossScale(config.training.precision, workers.device)
-        self.optimizer = Optimizer(self.model, config.optimizer, scale)
+        self.step = PlainStep(config, self.model, workers)
         self.evaluator = Evaluator(config, corpus, workers, self._arithmetic)
         self.signals = StopSignals()
         rows_per_step = config.batches.tokens_per_step // config.batches.row_tokens
@@ -83,7 +61,7 @@ class Trainer:
             config.training.seed,
         )
         opening = Opening(config, run, corpus, workers)
-        self.recorder = opening.open(self.model, self.optimizer)
+        self.recorder = opening.open(self.model, self.step)
         self.progress = opening.progress
         if not self.progress.rows_per_device:
             self.progress.rows_per_device = self._rows_per_device(rows_per_step)
@@ -91,7 +69,8 @@ class Trainer:
         self.saves_made = supervision.saves_asked
         life = supervision.begin_life(workers)
         opening.announce(self.recorder, life, count_parameters(self.model))
-        self.sync = GradientSync(self.model, workers, config.distributed)
+        self.step.begin(self.progress.rows_per_device)
+        self.queued: deque[QueuedStep] = deque()
         self.stopwatch = Stopwatch(self.progress.seconds)
         self.batches = Ahead(stream.steps(self.progress.position, workers.rank, workers.count))
 
@@ -115,117 +94,100 @@ class Trainer:
 
     def _loop(self) -> Stop:
         self.model.train()
+        self.mark = time.perf_counter()
         stop = Stop.NO
         while stop is Stop.NO:
-            start = time.perf_counter()
-            batch = self.batches.next()
-            result = self.train_step(batch, time.perf_counter() - start)
-            stop, save_asked = self._finish_step(batch, result, start)
+            self._queue_step()
+            stop, saves_asked = self._hear(in_flight=0 if self._is_pause_due() else self.step.lag)
+            is_save_asked = saves_asked > self.saves_made
+            if stop is Stop.NO and not is_save_asked and not self._is_pause_due():
+                continue
+            self._hear(in_flight=0)
             scores = None
             if stop is not Stop.NO or self._is_due(self.config.evaluation.every_steps):
                 scores = self._evaluate()
                 stop = stop or self._agree(self._reason_to_stop())
             is_best = scores is not None and self.progress.best.is_new
             is_due = is_best or self._is_due(self.config.checkpoints.every_steps)
-            if stop is not Stop.NO or is_due or save_asked > self.saves_made:
+            if stop is not Stop.NO or is_due or is_save_asked:
                 self._save(scores or Scores())
-            if save_asked > self.saves_made:
-                self._answer_save(save_asked)
+            if is_save_asked:
+                self._answer_save(saves_asked)
+            self.mark = time.perf_counter()
         self.recorder.finish_saving()
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
         self.recorder.say(f"stopped at step {self.progress.step:,}: {self._limit(stop)}")
         return stop
 
-    def train_step(self, batch: StepRows, seconds_data: float) -> StepResult:
-        """Update the weights once from all micro-batches of all workers."""
-        step = self.progress.step + 1
-        # Dropout depends on the seed, the step and the worker alone, so that a resumed run
-        # repeats it without saving any generator's state.
-        torch.manual_seed(keyed_seed(self.config.training.seed, step, self.workers.rank))
+    def _queue_step(self) -> None:
+        """Take the next batch and set a step going; on a CPU it is done when this returns."""
         start = time.perf_counter()
-        loss = torch.zeros((), device=self.workers.device)
-        nll = torch.zeros((), device=self.workers.device)
-        for rows, is_last in mark_last(self._micro_batches(batch)):
-            with self.sync.gradients(enabled=is_last):
-                with self._arithmetic():
-                    sums = self.sync.model(rows, self.config.training.label_smoothing)
-                # Gradients are summed over workers, so that every token weighs the same.
-                share = self.sync.divisor / batch.target_tokens
-                (sums.loss * (self.optimizer.loss_scale * share)).backward()
-            loss += sums.loss.detach()
-            nll += sums.nll
-        computed = time.perf_counter()
-        rate = self._learning_rate(step)
-        update = self.optimizer.step(rate)
-        skipped = bool(update.skipped)
-        updated = time.perf_counter()
-        return StepResult(
-            loss=float(loss),
-            nll=float(nll),
-            gradient_norm=float(update.gradient_norm),
-            skipped=skipped,
-            learning_rate=rate,
-            seconds_data=seconds_data,
-            seconds_compute=computed - start - self.sync.seconds_exposed,
-            seconds_exposed_communication=self.sync.seconds_exposed,
-            seconds_optimizer=updated - computed,
-        )
-
-    def _micro_batches(self, batch: StepRows) -> list[RowTensors]:
-        size = self.progress.rows_per_device
-        return [
-            rows_to_device(batch.rows[start : start + size], self.workers.device)
-            for start in range(0, len(batch.rows), size)
-        ]
-
-    def _finish_step(self, batch: StepRows, result: StepResult, start: float) -> tuple[Stop, int]:
-        """Hear from all workers and take note; agree whether to stop, and on saves asked for."""
+        batch = self.batches.next()
+        waited = time.perf_counter() - start
         progress = self.progress
+        rate = self._learning_rate(progress.step + 1)
+        self.step.queue(batch, progress.step + 1, rate, waited)
         progress.step += 1
         progress.epoch, progress.position = batch.epoch, batch.next
         progress.target_tokens += batch.target_tokens
-        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if result.skipped else 0
         self.supervision.step = progress.step
-        before = time.perf_counter()
-        everyone = self.workers.gather(
-            [
-                result.loss,
-                result.nll,
-                result.seconds_compute,
-                self._reason_to_stop(),
-                self.supervision.saves_asked,
-            ]
-        )
         end = time.perf_counter()
-        losses, nlls, computing, stops, saves_asked = zip(*everyone, strict=True)
-        values: dict[str, Any] = {
-            "loss": sum(losses) / batch.target_tokens,
-            "nll": sum(nlls) / batch.target_tokens,
-            "learning_rate": result.learning_rate,
-            "gradient_norm": result.gradient_norm,
-            "target_tokens": batch.target_tokens,
-            "source_tokens": batch.source_tokens,
-            "pairs": batch.pairs,
-            "slots": batch.slots,
-            "epoch": batch.epoch,
-            **_phases(result, end - start, end - before if self.workers.count > 1 else 0.0),
-        }
+        self.queued.append(QueuedStep(progress.step, batch, rate, end - self.mark))
+        self.mark = end
+
+    def _hear(self, in_flight: int) -> tuple[Stop, int]:
+        """Finish steps until so many are left; agree whether to stop, and on saves asked for."""
+        finished = [
+            (self.queued.popleft(), self.step.result()) for _ in range(len(self.queued) - in_flight)
+        ]
+        if not finished:
+            return Stop.NO, self.saves_made
+        before = time.perf_counter()
+        mine = [value for _, one in finished for value in (one.loss, one.nll, one.seconds_compute)]
+        everyone = self.workers.gather(
+            [self._reason_to_stop(), self.supervision.saves_asked, *mine]
+        )
         if self.workers.count > 1:
-            for name, choose in (("slowest", max), ("fastest", min)):
-                chosen = choose(computing)
-                values[name] = {"worker": computing.index(chosen), "seconds": chosen}
+            self.mark = time.perf_counter()
+        hearing = self.mark - before if self.workers.count > 1 else 0.0
+        for place, (queued, result) in enumerate(finished):
+            first = 2 + 3 * place
+            others = [WorkerStep(*values[first : first + 3]) for values in everyone]
+            is_last = place == len(finished) - 1
+            self._note_step(queued, result, others, hearing if is_last else 0.0)
+        return (
+            Stop(int(max(values[0] for values in everyone))),
+            int(max(values[1] for values in everyone)),
+        )
+
+    def _note_step(
+        self, queued: QueuedStep, result: StepResult, everyone: list[WorkerStep], hearing: float
+    ) -> None:
+        """Write a finished step down."""
+        line = train_line(queued, result, everyone, hearing)
         if self.config.training.precision == "float16":
-            values["loss_scale"] = float(self.optimizer.loss_scale)
+            line["loss_scale"] = result.loss_scale
         if result.skipped:
-            values["skipped"] = True
-        self.recorder.step(progress.step, values)
+            line["skipped"] = True
+        self.recorder.step(queued.step, line)
+        progress = self.progress
+        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if result.skipped else 0
         if progress.skipped_in_a_row >= self.config.training.max_skipped_steps:
             raise SystemFault(
                 f"no finite gradient in {progress.skipped_in_a_row} steps in a row, up to step "
-                f"{progress.step}; lower the learning rate, or train in bfloat16 or float32"
+                f"{queued.step}; lower the learning rate, or train in bfloat16 or float32"
             )
-        return Stop(int(max(stops))), int(max(saves_asked))
+
+    def _is_pause_due(self) -> bool:
+        """Whether all workers have to look up from training after this step; known to each."""
+        training = self.config.training
+        return (
+            self._is_due(self.config.evaluation.every_steps)
+            or self._is_due(self.config.checkpoints.every_steps)
+            or (training.steps is not None and self.progress.step >= training.steps)
+            or (training.epochs is not None and self.progress.epoch >= training.epochs)
+        )
 
     def _evaluate(self) -> Scores | None:
         """Score all validation sets and take note; every worker learns the same scores."""
@@ -244,8 +206,8 @@ class Trainer:
             Checkpoint(
                 self.progress.step,
                 dict(self.model.named_parameters()),
-                self.optimizer.tensors(),
-                {"progress": self.progress.to_json(), "optimizer": self.optimizer.state()},
+                self.step.tensors(),
+                {"progress": self.progress.to_json(), "optimizer": self.step.state()},
                 scores,
             )
         )
@@ -264,14 +226,7 @@ class Trainer:
             return chosen
         share = -(-rows_per_step // self.workers.count)
         row_tokens = self.config.batches.row_tokens
-        return rows_that_fit(self._try_rows, row_tokens, share, self.workers.device)
-
-    def _try_rows(self, rows: RowTensors) -> None:
-        """One forward and backward pass that leaves no trace."""
-        with self._arithmetic():
-            sums = self.model(rows, self.config.training.label_smoothing)
-        sums.loss.backward()
-        self.model.zero_grad()
+        return rows_that_fit(self.step.try_rows, row_tokens, share, self.workers.device)
 
     def _learning_rate(self, step: int) -> float:
         d_model = shape_of(self.config.model).d_model
@@ -310,20 +265,3 @@ class Trainer:
             Stop.SIGNAL: f"asked to by {self.signals.requested or 'the launcher'}; "
             "the same command goes on",
         }[stop]
-
-
-def mark_last(items: Sequence[Item]) -> Iterator[tuple[Item, bool]]:
-    """Pair each item with whether it is the last."""
-    for index, item in enumerate(items, start=1):
-        yield item, index == len(items)
-
-
-def _phases(result: StepResult, seconds: float, hearing: float) -> dict[str, float]:
-    """Where a step's time went; what is not accounted for is `seconds_other`."""
-    phases = {
-        "seconds_data": result.seconds_data,
-        "seconds_compute": result.seconds_compute,
-        "seconds_exposed_communication": result.seconds_exposed_communication + hearing,
-        "seconds_optimizer": result.seconds_optimizer,
-    }
-    return {"seconds": seconds, **phases, "seconds_other": seconds - sum(phases.values())}

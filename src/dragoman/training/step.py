@@ -1,0 +1,180 @@
+"""One training step of one worker: forward, backward, meeting the others, update."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from dragoman.cluster.processes import Workers
+from dragoman.cluster.sync import GradientSync
+from dragoman.config import Config
+from dragoman.corpus.order import keyed_seed
+from dragoman.corpus.rows import StepRows
+from dragoman.inference.evaluate import rows_to_device
+from dragoman.model.transformer import RowTensors, Transformer
+from dragoman.training.optimizer import Optimizer
+from dragoman.training.precision import LossScale, arithmetic
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step came to on this worker, and where its time went."""
+
+    loss: float  # Sums over the target tokens of this worker.
+    nll: float
+    gradient_norm: float
+    skipped: bool
+    loss_scale: float
+    seconds_data: float
+    seconds_compute: float
+    seconds_exposed_communication: float
+    seconds_optimizer: float
+    seconds: float | None = None  # None if the host's own clock tells.
+
+
+class TrainingStep(Protocol):
+    """How a worker makes its steps; several may be on their way to a device at a time."""
+
+    lag: int  # So many steps may be queued without anyone having asked for their results.
+
+    def begin(self, rows_per_device: int) -> None:
+        """Get ready for steps; all workers have the same weights by now."""
+
+    def queue(
+        self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
+    ) -> None:
+        """Update the weights once from all micro-batches of all workers."""
+
+    def result(self) -> StepResult:
+        """Wait for the oldest queued step and tell how it went."""
+
+    def try_rows(self, rows: RowTensors) -> None:
+        """Make one forward and backward pass that leaves no trace."""
+
+    def compute_only(self, batch: StepRows) -> float:
+        """Seconds of a step's forward and backward passes, without the others; no trace is left."""
+
+    def weights_changed(self) -> None:
+        """Take note that someone else wrote the weights."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Both moments of every parameter, by name."""
+
+    def state(self) -> dict[str, float]:
+        """The few numbers beside the moments."""
+
+    def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, float]) -> None:
+        """Go on from saved moments."""
+
+
+class PlainStep:
+    """The step in plain PyTorch: runs anywhere, and is what faster ones are compared with."""
+
+    lag = 0
+
+    def __init__(self, config: Config, model: Transformer, workers: Workers) -> None:
+        self._config = config
+        self._model = model
+        self._workers = workers
+        scale = LossScale(config.training.precision, workers.device)
+        self._optimizer = Optimizer(model, config.optimizer, scale)
+        self._results: deque[StepResult] = deque()
+        self.tensors = self._optimizer.tensors
+        self.state = self._optimizer.state
+        self.load = self._optimizer.load
+
+    def begin(self, rows_per_device: int) -> None:
+        """Get ready for steps; all workers have the same weights by now."""
+        self._rows_per_device = rows_per_device
+        self._sync = GradientSync(self._model, self._workers, self._config.distributed)
+
+    def queue(
+        self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
+    ) -> None:
+        """Update the weights once from all micro-batches of all workers."""
+        start = time.perf_counter()
+        self._seed_dropout(step)
+        loss = torch.zeros((), device=self._workers.device)
+        nll = torch.zeros((), device=self._workers.device)
+        # Gradients are summed over workers, so that every token weighs the same.
+        share = self._sync.divisor / batch.target_tokens
+        for rows, is_last in mark_last(self._micro_batches(batch)):
+            with self._sync.gradients(enabled=is_last):
+                with self._arithmetic():
+                    sums = self._sync.model(rows, self._config.training.label_smoothing)
+                (sums.loss * (self._optimizer.loss_scale * share)).backward()
+            loss += sums.loss.detach()
+            nll += sums.nll
+        computed = time.perf_counter()
+        loss_scale = float(self._optimizer.loss_scale)
+        update = self._optimizer.step(learning_rate)
+        skipped = bool(update.skipped)
+        updated = time.perf_counter()
+        self._results.append(
+            StepResult(
+                loss=float(loss),
+                nll=float(nll),
+                gradient_norm=float(update.gradient_norm),
+                skipped=skipped,
+                loss_scale=loss_scale,
+                seconds_data=seconds_waited,
+                seconds_compute=computed - start - self._sync.seconds_exposed,
+                seconds_exposed_communication=self._sync.seconds_exposed,
+                seconds_optimizer=updated - computed,
+            )
+        )
+
+    def result(self) -> StepResult:
+        """Tell how the oldest queued step went."""
+        return self._results.popleft()
+
+    def try_rows(self, rows: RowTensors) -> None:
+        """Make one forward and backward pass that leaves no trace."""
+        with self._arithmetic():
+            sums = self._model(rows, self._config.training.label_smoothing)
+        sums.loss.backward()
+        self._model.zero_grad()
+
+    def compute_only(self, batch: StepRows) -> float:
+        """Seconds of a step's forward and backward passes, without the others; no trace is left."""
+        start = time.perf_counter()
+        for rows in self._micro_batches(batch):
+            with self._sync.gradients(enabled=False), self._arithmetic():
+                sums = self._sync.model(rows, self._config.training.label_smoothing)
+            sums.loss.backward()
+        if self._workers.device.type == "cuda":
+            torch.cuda.synchronize(self._workers.device)
+        seconds = time.perf_counter() - start
+        self._model.zero_grad()
+        return seconds
+
+    def weights_changed(self) -> None:
+        """Nothing to do: there are no copies."""
+
+    def _seed_dropout(self, step: int) -> None:
+        # Dropout depends on the seed, the step and the worker alone, so that a resumed run
+        # repeats it without saving any generator's state.
+        torch.manual_seed(keyed_seed(self._config.training.seed, step, self._workers.rank))
+
+    def _micro_batches(self, batch: StepRows) -> list[RowTensors]:
+        size = self._rows_per_device
+        return [
+            rows_to_device(batch.rows[start : start + size], self._workers.device)
+            for start in range(0, len(batch.rows), size)
+        ]
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        return arithmetic(self._config.training.precision, self._workers.device)
+
+
+def mark_last(items: Sequence[Item]) -> Iterator[tuple[Item, bool]]:
+    """Pair each item with whether it is the last."""
+    for index, item in enumerate(items, start=1):
+        yield item, index == len(items)
