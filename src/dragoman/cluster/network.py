@@ -38,8 +38,27 @@ def route_to(host: str, interface: str = "") -> Route:
     if address.startswith("127.") or address == _resolve(host):
         # A name of this very machine.
         return Route(next(name for name, own in addresses.items() if own == LOOPBACK), LOOPBACK)
-    by_address = {own: name for name, own in addresses.items()}
-    return Route(by_address[address], address)
+    return Route(interface_of(address), address)
+
+
+def interface_of(address: str) -> str:
+    """The interface of this machine that has the address."""
+    return {own: name for name, own in _addresses().items()}[address]
+
+
+def interface_seen_by(machines: int, master: str) -> str:
+    """The interface that leads to the master, and on the master the one that others reach."""
+    route = route_to(master)
+    is_master = route.address == LOOPBACK
+    if is_master and machines > 1:
+        address = _resolve(master)
+        if address.startswith("127."):
+            raise UserError(
+                f"MASTER_ADDR={master} is {address} on {socket.gethostname()}, which no other "
+                "machine reaches; give its address on the network instead"
+            )
+        return interface_of(address)
+    return route.interface
 
 
 def link_speed_mbit(interface: str) -> int | None:

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from dragoman.child_process import die_with_parent
 from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, STORE_VARIABLE, connect
-from dragoman.cluster.network import route_to
+from dragoman.cluster.network import interface_seen_by
 from dragoman.errors import UserError
 
 KNOCK_SECONDS = 5.0
@@ -125,7 +125,8 @@ def join_workers(timeout_seconds: float) -> Workers:
             raise UserError(
                 "MASTER_ADDR is not set: export it in the batch file (docs/distributed)"
             )
-        interface = route_to(os.environ["MASTER_ADDR"]).interface
+        machines = int(os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("SLURM_NNODES") or 1)
+        interface = interface_seen_by(machines, os.environ["MASTER_ADDR"])
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         distributed.init_process_group(
             backend, rank=world.rank, world_size=world.count, timeout=timeout

@@ -1,9 +1,12 @@
 """How gradients meet: summed over all workers, overlapping the backward pass."""
 
+import queue
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from datetime import timedelta
+from typing import Any, cast
 
 import torch
 import torch.distributed as distributed
@@ -24,23 +27,110 @@ POWERSGD_FIRST_STEP = 10
 EVERYTHING_MEGABYTES = 1_000_000.0
 
 
+class BufferSum:
+    """Sums buffers over all workers: inside each machine first, then between the machines.
+
+    So the wire carries each machine's sum once, however many workers the machine has.
+    """
+
+    def __init__(self, workers: Workers, settings: DistributedSettings) -> None:
+        self.compression = settings.compression
+        machines = list(dict.fromkeys(workers.hosts))
+        self._leader = workers.hosts.index(workers.hosts[workers.rank])
+        self._is_leader = workers.is_first_on_host
+        # With one worker a machine, or one machine, there is nothing to do in two stages.
+        self._in_stages = 1 < len(machines) < workers.count
+        if not self._in_stages:
+            return
+        timeout = timedelta(seconds=settings.timeout_seconds)
+        for machine in machines:
+            ranks = [rank for rank, host in enumerate(workers.hosts) if host == machine]
+            group = distributed.new_group(ranks, timeout=timeout)
+            if workers.rank in ranks:
+                self._inside = group
+        leaders = [workers.hosts.index(machine) for machine in machines]
+        self._between = distributed.new_group(leaders, timeout=timeout)
+
+    def __call__(self, buffer: Tensor) -> None:
+        """Overwrite the buffer with the sum of everyone's."""
+        packed = pack(buffer, self.compression)
+        if not self._in_stages:
+            distributed.all_reduce(packed)
+        else:
+            distributed.reduce(packed, self._leader, group=self._inside)
+            if self._is_leader:
+                distributed.all_reduce(packed, group=self._between)
+            distributed.broadcast(packed, self._leader, group=self._inside)
+        unpack(packed, buffer, self.compression)
+
+
+def pack(buffer: Tensor, compression: str) -> Tensor:
+    """The buffer as it travels."""
+    match compression:
+        case "bf16":
+            return buffer.bfloat16()
+        case "fp16":
+            return (buffer * FLOAT16_LIFT).half()
+        case _:
+            return buffer
+
+
+def unpack(packed: Tensor, buffer: Tensor, compression: str) -> Tensor:
+    """Write what travelled back into the buffer."""
+    if packed is not buffer:
+        buffer.copy_(packed)
+    if compression == "fp16":
+        buffer.div_(FLOAT16_LIFT)
+    return buffer
+
+
+def bytes_sent_per_step(
+    shapes: Sequence[Sequence[int]], machines: int, settings: DistributedSettings
+) -> float:
+    """Bytes that each machine sends in a step, in theory: a ring, S being one packed gradient."""
+    elements = sum(torch.Size(shape).numel() for shape in shapes)
+    match settings.compression:
+        case "none":
+            size = 4 * elements
+        case "powersgd":
+            size = 4 * sum(_factor_elements(shape, settings.powersgd_rank) for shape in shapes)
+        case _:
+            size = 2 * elements
+    return 2 * (machines - 1) / machines * size
+
+
+def _factor_elements(shape: Sequence[int], rank: int) -> int:
+    """A matrix travels as two thin ones, if that is less; anything else as it is."""
+    elements = torch.Size(shape).numel()
+    if len(shape) < 2:
+        return elements
+    rows, columns = shape[0], elements // shape[0]
+    return min(elements, (rows + columns) * rank)
+
+
 class GradientSync:
     """Wraps a model so that its gradients are sums over all workers."""
 
-    def __init__(self, model: nn.Module, workers: Workers, settings: DistributedSettings) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        workers: Workers,
+        settings: DistributedSettings,
+        total: BufferSum | None,
+    ) -> None:
         self.model = model
         self.seconds_exposed = 0.0  # The last backward pass waited this long for others.
         self.divisor = 1  # What the engine has divided the sums by.
         self._compression = settings.compression
         self._backward_done = 0.0
-        if workers.count == 1:
+        if total is None:
             return
-        is_cuda = workers.device.type == "cuda"
+        self._is_cuda = workers.device.type == "cuda"
         # PyTorch's powersgd aborts on Gloo when there are several buckets.
-        one_bucket = self._compression == "powersgd" and not is_cuda
+        one_bucket = self._compression == "powersgd" and not self._is_cuda
         self._wrapped = DistributedDataParallel(
             model,
-            device_ids=[workers.device] if is_cuda else None,
+            device_ids=[workers.device] if self._is_cuda else None,
             bucket_cap_mb=EVERYTHING_MEGABYTES if one_bucket else settings.bucket_megabytes,
             gradient_as_bucket_view=True,
         )
@@ -51,6 +141,7 @@ class GradientSync:
                 matrix_approximation_rank=settings.powersgd_rank,
                 start_powerSGD_iter=POWERSGD_FIRST_STEP,
             )
+        self._in_order = _InOrder(total)
         self._wrapped.register_comm_hook(None, self._sum_bucket)
         self.model = self._wrapped
 
@@ -62,6 +153,7 @@ class GradientSync:
         elif enabled:
             yield
             self.seconds_exposed = time.perf_counter() - self._backward_done
+            self._in_order.raise_failure()
         else:
             with self.model.no_sync():
                 yield
@@ -69,23 +161,45 @@ class GradientSync:
     def _sum_bucket(self, _: object, bucket: GradBucket) -> Reduced:
         """Start one bucket's sum; the last bucket is ready when the backward pass is done."""
         self._backward_done = time.perf_counter()
-        buffer = bucket.buffer()
-        match self._compression:
-            case "none":
-                return _all_reduce(buffer).then(lambda done: done.value()[0])
-            case "bf16":
-                packed = buffer.bfloat16()
-                return _all_reduce(packed).then(lambda done: buffer.copy_(done.value()[0]))
-            case "fp16":
-                packed = (buffer * FLOAT16_LIFT).half()
-                return _all_reduce(packed).then(
-                    lambda done: buffer.copy_(done.value()[0]).div_(FLOAT16_LIFT)
-                )
-            case _:
-                return powerSGD_hook(self._powersgd, bucket)
+        if self._compression == "powersgd":
+            return powerSGD_hook(self._powersgd, bucket)
+        if not self._is_cuda:
+            return self._in_order.start(bucket.buffer())
+        # NCCL knows the machines' insides itself, and works beside the backward pass's kernels.
+        buffer, compression = bucket.buffer(), self._compression
+        work = distributed.all_reduce(pack(buffer, compression), async_op=True)
+        assert work is not None
+        reduced = cast(torch.futures.Future[list[Tensor]], work.get_future())
+        return reduced.then(lambda done: unpack(done.value()[0], buffer, compression))
 
 
-def _all_reduce(buffer: Tensor) -> torch.futures.Future[list[Tensor]]:
-    work = distributed.all_reduce(buffer, async_op=True)
-    assert work is not None
-    return cast(torch.futures.Future[list[Tensor]], work.get_future())
+class _InOrder:
+    """Sums buffers in a thread, one after the other, in the order in which they were started."""
+
+    def __init__(self, total: BufferSum) -> None:
+        self._total = total
+        self._queue: queue.SimpleQueue[tuple[Tensor, Reduced]] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def start(self, buffer: Tensor) -> Reduced:
+        """Return at once; the future has the sum."""
+        future: Any = torch.futures.Future()
+        self._queue.put((buffer, future))
+        return cast(Reduced, future)
+
+    def raise_failure(self) -> None:
+        """Raise here what went wrong in the thread."""
+        if self._failure:
+            raise self._failure
+
+    def _work(self) -> None:
+        while True:
+            buffer, future = self._queue.get()
+            try:
+                if self._failure is None:
+                    self._total(buffer)
+            except Exception as error:
+                # The engine cannot take an exception from a future; it is raised afterwards.
+                self._failure = error
+            future.set_result(buffer)

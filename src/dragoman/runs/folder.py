@@ -49,6 +49,10 @@ class RunFolder:
         """What the machines did, a file each."""
         return self.path / "monitor"
 
+    def monitor_of(self, host: str) -> Path:
+        """What one machine did, a line a second."""
+        return self.monitor / f"{host}.jsonl"
+
     @property
     def tensorboard(self) -> Path:
         """Scalars for TensorBoard."""

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,9 @@ class MetricsLog:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self.highest_step = highest_step(run.metrics)
+        self._run = run
         self._warn = warn
+        self._shown: dict[str, Mapping[str, Any]] = {}  # The last sample of each machine.
         self._metrics = LineFile(run.metrics)
         self._samples = LineFile(run.samples)
         # Steps that will be repeated vanish from TensorBoard's curves.
@@ -80,13 +82,35 @@ class MetricsLog:
             }
         )
 
+    def write_samples_of_machine(self, host: str, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Append what the monitor of another machine saw."""
+        file = LineFile(self._run.monitor_of(host))
+        for sample in samples:
+            file.append(sample)
+        if failure := file.flush():
+            self._warn_once(f"the monitor of {host} cannot be written: {failure}")
+        file.close()
+
+    def show_machine(self, host: str, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Show what a machine did on TensorBoard, under system/HOST."""
+        for before, sample in zip([self._shown.get(host), *samples[:-1]], samples, strict=True):
+            for name, value in machine_scalars(before, sample).items():
+                add = partial(
+                    _add_scalar,
+                    name=f"system/{host}/{name}",
+                    value=value,
+                    step=sample["step"],
+                    time=sample["time"],
+                )
+                self._on_board(add)
+        self._shown[host] = samples[-1]
+
     def flush(self) -> None:
         """Hand everything to the operating system; a full disk is told once, and waited out."""
         self._last_flush = time.monotonic()
         failure = self._metrics.flush() or self._samples.flush()
-        if failure and not self._has_warned:
-            self._has_warned = True
-            self._warn(f"metrics cannot be written: {failure}; they wait in memory for room")
+        if failure:
+            self._warn_once(f"metrics cannot be written: {failure}; they wait in memory for room")
 
     def close(self) -> None:
         """Finish all files."""
@@ -94,6 +118,11 @@ class MetricsLog:
         self._metrics.close()
         self._samples.close()
         self._on_board(lambda board: board.close())
+
+    def _warn_once(self, message: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._warn(message)
 
     def _scalars(
         self, names: Mapping[str, str], values: Mapping[str, Any], step: int, suffix: str = ""
@@ -113,8 +142,37 @@ class MetricsLog:
             self._warn(f"TensorBoard's files cannot be written any more: {error.strerror}")
 
 
-def _add_scalar(board: "SummaryWriter", name: str, value: float, step: int) -> None:
-    board.add_scalar(name, value, step)
+def _add_scalar(
+    board: "SummaryWriter", name: str, value: float, step: int, time: float | None = None
+) -> None:
+    board.add_scalar(name, value, step, walltime=time)
+
+
+def machine_scalars(
+    before: Mapping[str, Any] | None, sample: Mapping[str, Any]
+) -> dict[str, float]:
+    """Curves of a monitor's sample; rates need the sample before it."""
+    scalars = {
+        "cpu_percent": sample["cpu_percent"],
+        "memory_gigabytes": sample["memory_bytes"] / 1e9,
+    }
+    for gpu in sample["gpus"]:
+        for name in ("utilization", "power_watts", "sm_clock_mhz"):
+            scalars[f"gpu{gpu['index']}/{name}"] = gpu[name]
+        scalars[f"gpu{gpu['index']}/memory_gigabytes"] = gpu["memory_bytes"] / 1e9
+    seconds = sample["time"] - before["time"] if before else 0.0
+    if before is None or seconds <= 0:
+        return scalars
+    for name in ("disk_read_bytes", "disk_written_bytes"):
+        if sample[name] is not None and before[name] is not None:
+            rate = (sample[name] - before[name]) / seconds
+            scalars[f"{name.removesuffix('_bytes')}_megabytes_per_second"] = rate / 1e6
+    for interface, counters in sample["interfaces"].items():
+        earlier = before["interfaces"].get(interface, counters)
+        for name in ("received", "sent"):
+            rate = (counters[f"{name}_bytes"] - earlier[f"{name}_bytes"]) / seconds
+            scalars[f"{interface}/{name}_megabits_per_second"] = 8 * rate / 1e6
+    return scalars
 
 
 def highest_step(path: Path) -> int:

@@ -15,12 +15,20 @@ class Ahead(Generic[Item]):
 
     def __init__(self, items: Iterator[Item], ahead: int = _STEPS_AHEAD) -> None:
         self._queue: queue.Queue[Item | BaseException] = queue.Queue(ahead)
+        self._peeked: list[Item] = []
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(items,), daemon=True)
         self._thread.start()
 
+    def peek(self) -> Item:
+        """Look at the next item without taking it."""
+        self._peeked = self._peeked or [self.next()]
+        return self._peeked[0]
+
     def next(self) -> Item:
         """Take the next item; an error in the background is raised here."""
+        if self._peeked:
+            return self._peeked.pop()
         item = self._queue.get()
         if isinstance(item, BaseException):
             raise item

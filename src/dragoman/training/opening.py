@@ -27,6 +27,7 @@ class Opening:
         self.config, self.run, self.corpus, self.workers = config, run, corpus, workers
         self.progress = Progress()
         self.checkpoint: str | None = None
+        self.clock_leads: list[float] = []
 
     def open(self, model: Transformer, training_step: TrainingStep) -> Recorder:
         """Open the run folder on every machine and load the latest checkpoint into everyone."""
@@ -42,7 +43,7 @@ class Opening:
         if source is not None:
             self._load(found, source, model, training_step)
         share_history(run, workers, source or 0, writes)
-        agree(
+        self.clock_leads = agree(
             Facts.collect(dump_config(self.config), self.corpus.identity, model.parameters()),
             workers,
         )

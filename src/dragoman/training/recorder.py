@@ -1,5 +1,6 @@
 """Writes a run down: metrics, samples, checkpoints, the screen."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -62,6 +63,13 @@ class Recorder:
             for sample in one.samples:
                 self._metrics.write_sample(step, **asdict(sample))
         self.display.evaluation(step, values, one.samples)
+
+    def machine(self, host: str, samples: Sequence[Mapping[str, Any]], *, is_own: bool) -> None:
+        """Write down what a machine did; one's own monitor has already done so."""
+        if self.writes and samples:
+            if not is_own:
+                self._metrics.write_samples_of_machine(host, samples)
+            self._metrics.show_machine(host, samples)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Save in the background; the save before this one is waited for."""

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import GradientSync
+from dragoman.cluster.sync import BufferSum, GradientSync
 from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import StepRows
 from dragoman.inference.evaluate import rows_to_device
 from dragoman.model.transformer import RowTensors, Transformer
+from dragoman.training.capacity import full_rows
 from dragoman.training.optimizer import Optimizer
 from dragoman.training.precision import LossScale, arithmetic
 
@@ -42,6 +43,7 @@ class StepResult:
 class TrainingStep(Protocol):
     """How a worker makes its steps; several may be on their way to a device at a time."""
 
+    total: BufferSum | None  # Sums over all workers; None if there is one.
     lag: int  # So many steps may be queued without anyone having asked for their results.
 
     def begin(self, rows_per_device: int) -> None:
@@ -86,6 +88,7 @@ class PlainStep:
         scale = LossScale(config.training.precision, workers.device)
         self._optimizer = Optimizer(model, config.optimizer, scale)
         self._results: deque[StepResult] = deque()
+        self.total: BufferSum | None = None
         self.tensors = self._optimizer.tensors
         self.state = self._optimizer.state
         self.load = self._optimizer.load
@@ -93,7 +96,17 @@ class PlainStep:
     def begin(self, rows_per_device: int) -> None:
         """Get ready for steps; all workers have the same weights by now."""
         self._rows_per_device = rows_per_device
-        self._sync = GradientSync(self._model, self._workers, self._config.distributed)
+        settings = self._config.distributed
+        if self._workers.count > 1:
+            self.total = BufferSum(self._workers, settings)
+        self._sync = GradientSync(self._model, self._workers, settings, self.total)
+        if self._workers.count > 1:
+            # The engine settles the order of its sums in the first backward pass. One that does
+            # not count keeps the first step of a life like any other, to the last bit.
+            with self._sync.gradients(enabled=True):
+                row = full_rows(1, self._config.batches.row_tokens, self._workers.device)
+                self._sync.model(row, 0.0).loss.backward()
+            self._model.zero_grad()
 
     def queue(
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float

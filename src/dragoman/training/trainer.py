@@ -18,6 +18,7 @@ from dragoman.runs.checkpoint import Checkpoint, Scores
 from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
 from dragoman.training.batches import Ahead
+from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import rows_that_fit
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.opening import Opening
@@ -26,6 +27,7 @@ from dragoman.training.resume import check_corpus_settings
 from dragoman.training.step import PlainStep, StepResult
 from dragoman.training.step_line import QueuedStep, WorkerStep, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
+from dragoman.training.watch import MachineWatch
 
 
 class Trainer:
@@ -71,6 +73,9 @@ class Trainer:
         opening.announce(self.recorder, life, count_parameters(self.model))
         self.step.begin(self.progress.rows_per_device)
         self.queued: deque[QueuedStep] = deque()
+        self.watch = MachineWatch(
+            run, workers, self.recorder, opening.clock_leads, lambda: self.progress.step
+        )
         self.stopwatch = Stopwatch(self.progress.seconds)
         self.batches = Ahead(stream.steps(self.progress.position, workers.rank, workers.count))
 
@@ -82,6 +87,7 @@ class Trainer:
                 if stop is not Stop.NO:
                     self.recorder.say(f"the run is complete: {self._limit(stop)}")
                     return stop
+                self._calibrate()
                 self.recorder.display.start()
                 return self._loop()
         except BaseException as error:
@@ -89,6 +95,7 @@ class Trainer:
             self.recorder.event("stop", self.progress.step, reason="error", detail=detail)
             raise
         finally:
+            self.watch.close()
             self.batches.close()
             self.recorder.close()
 
@@ -115,10 +122,19 @@ class Trainer:
                 self._answer_save(saves_asked)
             self.mark = time.perf_counter()
         self.recorder.finish_saving()
+        self.watch.collect()
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
         self.recorder.say(f"stopped at step {self.progress.step:,}: {self._limit(stop)}")
         return stop
+
+    def _calibrate(self) -> None:
+        """Measure computing and meeting apart, before they happen together."""
+        batch = self.batches.peek()
+        found = calibrate(self.step, self.model, batch, self.workers, self.config)
+        for link in found.links:
+            self.recorder.event("link", self.progress.step, **vars(link))
+        self.recorder.event("calibration", self.progress.step, **found.values)
 
     def _queue_step(self) -> None:
         """Take the next batch and set a step going; on a CPU it is done when this returns."""
@@ -146,16 +162,18 @@ class Trainer:
         before = time.perf_counter()
         mine = [value for _, one in finished for value in (one.loss, one.nll, one.seconds_compute)]
         everyone = self.workers.gather(
-            [self._reason_to_stop(), self.supervision.saves_asked, *mine]
+            [self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due, *mine]
         )
         if self.workers.count > 1:
             self.mark = time.perf_counter()
         hearing = self.mark - before if self.workers.count > 1 else 0.0
         for place, (queued, result) in enumerate(finished):
-            first = 2 + 3 * place
+            first = 3 + 3 * place
             others = [WorkerStep(*values[first : first + 3]) for values in everyone]
             is_last = place == len(finished) - 1
             self._note_step(queued, result, others, hearing if is_last else 0.0)
+        if everyone[0][2]:
+            self.watch.collect()
         return (
             Stop(int(max(values[0] for values in everyone))),
             int(max(values[1] for values in everyone)),

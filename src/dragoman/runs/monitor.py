@@ -1,0 +1,118 @@
+"""Samples GPU, CPU, memory, disk and every network interface of its machine, once a second."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from dragoman.runs.metrics import LineFile
+
+SECONDS_BETWEEN_SAMPLES = 1.0
+
+
+class Monitor:
+    """A thread of the first worker of each machine; `take` hands its samples on."""
+
+    def __init__(self, folder: Path, gpus: int, clock_offset: float, step: Callable[[], int]):
+        self._folder = folder
+        self._clock_offset = clock_offset
+        self._step = step
+        self._gpus = [_Gpu(index) for index in range(gpus)]
+        self._speeds = {
+            name: statistics.speed or None for name, statistics in psutil.net_if_stats().items()
+        }
+        self._file: LineFile | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self, path: Path | None) -> None:
+        """Begin; samples are written to `path` at once, so that a crash does not lose them."""
+        self._file = LineFile(path) if path else None
+        psutil.cpu_percent()  # The first call only sets the point from which the next counts.
+        self._thread.start()
+
+    def take(self) -> list[dict[str, Any]]:
+        """Samples since the last call."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._file:
+            self._file.close()
+
+    def sample(self) -> dict[str, Any]:
+        """Look at the machine once; bytes of disk and network are counters that only grow."""
+        memory = psutil.virtual_memory()
+        disk = psutil.disk_io_counters()
+        return {
+            "time": time.time(),
+            "step": self._step(),
+            "clock_offset": self._clock_offset,
+            "cpu_percent": psutil.cpu_percent(),
+            "memory_bytes": memory.total - memory.available,
+            "memory_total_bytes": memory.total,
+            "process_memory_bytes": psutil.Process().memory_info().rss,
+            "disk_read_bytes": disk.read_bytes if disk else None,
+            "disk_written_bytes": disk.write_bytes if disk else None,
+            "disk_free_bytes": psutil.disk_usage(str(self._folder)).free,
+            "gpus": [gpu.sample() for gpu in self._gpus],
+            "interfaces": {
+                name: {
+                    "received_bytes": counters.bytes_recv,
+                    "sent_bytes": counters.bytes_sent,
+                    "speed_mbit": self._speeds.get(name),
+                }
+                for name, counters in psutil.net_io_counters(pernic=True).items()
+            },
+        }
+
+    def _watch(self) -> None:
+        due = time.monotonic()
+        while True:
+            line = self.sample()
+            self._waiting.append(line)
+            if self._file:
+                self._file.append(line)
+                self._file.flush()
+            # Late samples are not made up for: a machine too busy to be watched is left alone.
+            due = max(due + SECONDS_BETWEEN_SAMPLES, time.monotonic())
+            if self._ended.wait(due - time.monotonic()):
+                return
+
+
+class _Gpu:
+    """One GPU that this run's workers use."""
+
+    def __init__(self, index: int) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml = pynvml
+        self._index = index
+        properties = torch.cuda.get_device_properties(index)
+        self._name = properties.name
+        # CUDA_VISIBLE_DEVICES renumbers GPUs for torch, not for NVML; their identity stays.
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+
+    def sample(self) -> dict[str, Any]:
+        """Look at the GPU once."""
+        nvml, handle = self._nvml, self._handle
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return {
+            "index": self._index,
+            "name": self._name,
+            "utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "memory_bytes": memory.used,
+            "memory_total_bytes": memory.total,
+            "power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        }

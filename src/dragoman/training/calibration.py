@@ -1,0 +1,142 @@
+"""Measured before the first step: what computing costs alone, and what meeting costs alone."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dragoman.cluster.links import Link, measure_links, neighbours
+from dragoman.cluster.processes import Workers
+from dragoman.cluster.sync import BufferSum, bytes_sent_per_step
+from dragoman.config import Config, ModelShape
+from dragoman.corpus.rows import StepRows
+from dragoman.model.transformer import Transformer, count_parameters
+from dragoman.training.step import TrainingStep
+
+COMPUTE_PASSES = 3
+TINY_SUMS = 10
+FIRST_SUM_BYTES = 1 << 18
+SECONDS_PER_SUM = 0.2
+SECONDS_PER_LINK = 0.2
+MATRIX_SIZES = {"cpu": 1_024, "cuda": 8_192}
+
+
+@dataclass(frozen=True)
+class SumTimes:
+    """What it takes to sum a gradient over all workers, with nothing else going on."""
+
+    seconds: float  # For a whole gradient.
+    seconds_latency: float  # For a single number.
+    measured_bytes: int  # On slow links a part is summed and the rest extrapolated.
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All that was measured."""
+
+    links: list[Link]
+    values: dict[str, Any]  # Of the `calibration` line, as docs/run-folder.md says.
+
+
+def calibrate(
+    step: TrainingStep, model: Transformer, batch: StepRows, workers: Workers, config: Config
+) -> Calibration:
+    """Measure links, computing and meeting; every worker takes part and learns the same."""
+    links = measure_links(workers, neighbours(workers), SECONDS_PER_LINK)
+    computing = seconds_of_compute(step, batch, workers)
+    parameters = count_parameters(model)
+    values: dict[str, Any] = {
+        "seconds_compute": computing[0],
+        "seconds_compute_by_worker": computing,
+        "seconds_all_reduce": None,
+        "bytes_per_step": bytes_sent_per_step(
+            [parameter.shape for parameter in model.parameters()],
+            len(set(workers.hosts)),
+            config.distributed,
+        ),
+        "gradient_bytes": 4 * parameters,
+        "parameters": parameters,
+        "compression": config.distributed.compression,
+        "arithmetic_per_token": operations(model.shape, len(model.target_embedding.weight), batch)
+        / batch.target_tokens,
+        "peak_flops": peak_operations_per_second(workers.device, config.training.precision),
+    }
+    if step.total:
+        bucket = round(config.distributed.bucket_megabytes * 2**20)
+        times = time_sums(step.total, 4 * parameters, bucket, workers)
+        values["seconds_all_reduce"] = times.seconds
+        values["seconds_all_reduce_latency"] = times.seconds_latency
+        values["all_reduce_measured_bytes"] = times.measured_bytes
+    return Calibration(links, values)
+
+
+def seconds_of_compute(step: TrainingStep, batch: StepRows, workers: Workers) -> list[float]:
+    """Median seconds of a step's passes without synchronisation, of every worker."""
+    step.compute_only(batch)  # The first pass allocates, and does not count.
+    mine = statistics.median(step.compute_only(batch) for _ in range(COMPUTE_PASSES))
+    return [seconds for (seconds,) in workers.gather([mine])]
+
+
+def time_sums(total: BufferSum, gradient_bytes: int, bucket: int, workers: Workers) -> SumTimes:
+    """Time sums of growing size until one takes long enough to be trusted."""
+    tiny = [_seconds_of_sum(total, 4, bucket, workers) for _ in range(TINY_SUMS)]
+    latency = statistics.median(tiny)
+    size = min(FIRST_SUM_BYTES, gradient_bytes)
+    while True:
+        seconds = _seconds_of_sum(total, size, bucket, workers)
+        if size == gradient_bytes or seconds > SECONDS_PER_SUM:
+            break
+        size = min(4 * size, gradient_bytes)
+    whole = latency + max(seconds - latency, 0.0) * gradient_bytes / size
+    return SumTimes(whole, latency, size)
+
+
+def _seconds_of_sum(total: BufferSum, size: int, bucket: int, workers: Workers) -> float:
+    """Time of the slowest worker, so that all decide alike; in buckets, as gradients travel."""
+    parts = torch.split(torch.zeros(size // 4, device=workers.device), max(1, bucket // 4))
+    workers.gather([0.0])
+    start = time.perf_counter()
+    for part in parts:
+        total(part)
+    _synchronize(workers.device)
+    return max(seconds for (seconds,) in workers.gather([time.perf_counter() - start]))
+
+
+def operations(shape: ModelShape, words: int, batch: StepRows) -> float:
+    """Floating-point operations of a step's passes; backward costs twice forward."""
+    width, inner = shape.d_model, shape.feed_forward
+    source, target = batch.source_tokens, batch.target_tokens
+    source_length, target_length = source / batch.pairs, target / batch.pairs
+    encoder = source * (4 * width**2 + 2 * width * inner + 2 * source_length * width)
+    decoder = target * (
+        4 * width**2  # Self-attention's projections,
+        + target_length * width  # each token seeing half of its sentence on average,
+        + 2 * width**2  # and attention to the source.
+        + 2 * source_length * width
+        + 2 * width * inner
+    )
+    memory = source * 2 * width**2
+    layers = shape.encoder_layers * encoder + shape.decoder_layers * (decoder + memory)
+    return 3 * 2 * (layers + target * words * width)
+
+
+def peak_operations_per_second(device: torch.device, precision: str) -> float:
+    """What the device reaches on one large matrix product."""
+    size = MATRIX_SIZES[device.type]
+    matrix = torch.randn(size, size, device=device, dtype=getattr(torch, precision))
+    matrix @ matrix
+    times = []
+    for _ in range(5):
+        _synchronize(device)
+        start = time.perf_counter()
+        matrix @ matrix
+        _synchronize(device)
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
