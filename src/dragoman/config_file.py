@@ -10,7 +10,8 @@ from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from dragoman.config import Config, contradictions
+from dragoman.config import Config
+from dragoman.contradictions import contradictions
 from dragoman.errors import UserError
 
 

@@ -128,6 +128,14 @@ class Board:
         """Whether the checkpoint asked for is on disk."""
         return bool(self._store.check([f"saved/{number}"]))
 
+    def post_result(self, result: str) -> None:
+        """Leave what a job came to for the launcher."""
+        self._store.set("result", result)
+
+    def result(self) -> str | None:
+        """What the job came to, if it said."""
+        return self._store.get("result").decode() if self._store.check(["result"]) else None
+
     def give_up(self, reason: str) -> None:
         """Tell all agents that the run is over."""
         self._store.set("over", reason)

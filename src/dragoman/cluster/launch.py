@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ class Job:
 
     command: list[str]  # Of a worker, after the interpreter; {config} stands for its config file.
     config: str
-    resume: str  # The command that goes on with the run, for people.
+    resume: str = ""  # The command that goes on with the run, for people.
 
 
 def parse_hosts(text: str) -> list[Host]:
@@ -65,14 +66,27 @@ def parse_hosts(text: str) -> list[Host]:
     return hosts
 
 
-def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> None:
-    """Run a job on all hosts until it is over; a fault for good is raised with its first cause."""
+def unreachable(hosts: Sequence[Host]) -> list[str]:
+    """Names of the hosts that do not answer, all asked at once."""
+    names = [host.name for host in hosts if host.name]
+    with ThreadPoolExecutor(len(hosts)) as threads:
+        answers = threads.map(_answers, names)
+        return [name for name, answer in zip(names, answers, strict=True) if not answer]
+
+
+def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> str | None:
+    """Run a job on all hosts until it is over, and return what it came to, if it says.
+
+    A fault for good is raised with its first cause.
+    """
     total = sum(host.workers for host in hosts)
     if settings.min_workers and settings.min_workers > total:
         raise UserError(
             f"distributed.min_workers = {settings.min_workers}, but there are only {total} workers"
         )
-    Launcher(hosts, job, settings).run()
+    launcher = Launcher(hosts, job, settings)
+    launcher.run()
+    return launcher.board.result()
 
 
 class Launcher:
@@ -151,7 +165,7 @@ class Launcher:
     def _bring_back(self, host: Host) -> None:
         """Try to start a lost machine's agent, once what is running has been saved."""
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
-        if not _answers(host):
+        if not _answers(host.name):
             return
         self._save_first()
         say(f"{host.name} is back")
@@ -170,7 +184,8 @@ class Launcher:
     def _raise_final(self, host: Host, code: int, over: str | None) -> None:
         cause = first_cause(self.board.failures())
         what = str(cause) if cause else over or f"{host.name or 'the agent'} ended with {code}"
-        raise SystemFault(f"{what}\nthe run can go on with: {self.job.resume}")
+        advice = f"\nthe run can go on with: {self.job.resume}" if self.job.resume else ""
+        raise SystemFault(f"{what}{advice}")
 
     def _exit_code(self, host: Host) -> int | None:
         return self.agents[host.name].poll()
@@ -284,13 +299,10 @@ def _listen(address: str, port: int) -> tuple[TCPStore, str]:
     return store, f"{address}:{port}"
 
 
-def _answers(host: Host) -> bool:
+def _answers(name: str) -> bool:
     """Whether a host can be reached again."""
     try:
-        return (
-            subprocess.run([*SSH, host.name, "true"], capture_output=True, timeout=15).returncode
-            == 0
-        )
+        return subprocess.run([*SSH, name, "true"], capture_output=True, timeout=15).returncode == 0
     except subprocess.TimeoutExpired:
         return False
 

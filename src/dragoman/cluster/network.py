@@ -67,6 +67,11 @@ def link_speed_mbit(interface: str) -> int | None:
     return statistics.speed if statistics and statistics.speed > 0 else None
 
 
+def interface_speeds() -> dict[str, int | None]:
+    """Every interface with an address, but for the loopback, and the speed it claims."""
+    return {name: link_speed_mbit(name) for name, own in _addresses().items() if own != LOOPBACK}
+
+
 def _addresses() -> dict[str, str]:
     """IPv4 address of every interface that has one."""
     return {

@@ -50,6 +50,11 @@ class Supervision:
         if self._board:
             self._board.note_saved(number)
 
+    def post_result(self, result: str) -> None:
+        """Tell the launcher what a job came to."""
+        if self._board:
+            self._board.post_result(result)
+
     def post_failure(self, error: BaseException) -> None:
         """Say why this worker fails, before its end makes others fail."""
         if self._board is None:

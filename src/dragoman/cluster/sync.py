@@ -91,11 +91,13 @@ def bytes_sent_per_step(
     elements = sum(torch.Size(shape).numel() for shape in shapes)
     match settings.compression:
         case "none":
-            size = 4 * elements
+            size = 4.0 * elements
         case "powersgd":
-            size = 4 * sum(_factor_elements(shape, settings.powersgd_rank) for shape in shapes)
+            size = 4.0 * sum(_factor_elements(shape, settings.powersgd_rank) for shape in shapes)
         case _:
-            size = 2 * elements
+            size = 2.0 * elements
+    if settings.sync == "local":
+        size /= settings.local_steps
     return 2 * (machines - 1) / machines * size
 
 
@@ -141,7 +143,7 @@ class GradientSync:
                 matrix_approximation_rank=settings.powersgd_rank,
                 start_powerSGD_iter=POWERSGD_FIRST_STEP,
             )
-        self._in_order = _InOrder(total)
+        self._in_order = InOrder(total)
         self._wrapped.register_comm_hook(None, self._sum_bucket)
         self.model = self._wrapped
 
@@ -173,7 +175,7 @@ class GradientSync:
         return reduced.then(lambda done: unpack(done.value()[0], buffer, compression))
 
 
-class _InOrder:
+class InOrder:
     """Sums buffers in a thread, one after the other, in the order in which they were started."""
 
     def __init__(self, total: BufferSum) -> None:

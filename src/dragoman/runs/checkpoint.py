@@ -177,6 +177,12 @@ def find_intact(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | N
     return None
 
 
+def has_intact(folder: Path, name: str) -> bool:
+    """Whether the folder holds a checkpoint of that name, undamaged."""
+    entries = read_index(folder)["checkpoints"]
+    return any(entry["name"] == name and find_damage(folder, entry) is None for entry in entries)
+
+
 def find_damage(folder: Path, entry: Mapping[str, Any]) -> str | None:
     """Say what is wrong with a checkpoint's files, if anything."""
     for name, expected in entry["files"].items():

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from dragoman.cluster.links import Link, measure_links, neighbours
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.sync import BufferSum, bytes_sent_per_step
 from dragoman.config import Config, ModelShape
@@ -19,7 +18,6 @@ COMPUTE_PASSES = 3
 TINY_SUMS = 10
 FIRST_SUM_BYTES = 1 << 18
 SECONDS_PER_SUM = 0.2
-SECONDS_PER_LINK = 0.2
 MATRIX_SIZES = {"cpu": 1_024, "cuda": 8_192}
 
 
@@ -32,19 +30,10 @@ class SumTimes:
     measured_bytes: int  # On slow links a part is summed and the rest extrapolated.
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """All that was measured."""
-
-    links: list[Link]
-    values: dict[str, Any]  # Of the `calibration` line, as docs/run-folder.md says.
-
-
 def calibrate(
     step: TrainingStep, model: Transformer, batch: StepRows, workers: Workers, config: Config
-) -> Calibration:
-    """Measure links, computing and meeting; every worker takes part and learns the same."""
-    links = measure_links(workers, neighbours(workers), SECONDS_PER_LINK)
+) -> dict[str, Any]:
+    """Measure the `calibration` line of metrics.jsonl; all workers take part and learn the same."""
     computing = seconds_of_compute(step, batch, workers)
     parameters = count_parameters(model)
     values: dict[str, Any] = {
@@ -69,7 +58,7 @@ def calibrate(
         values["seconds_all_reduce"] = times.seconds
         values["seconds_all_reduce_latency"] = times.seconds_latency
         values["all_reduce_measured_bytes"] = times.measured_bytes
-    return Calibration(links, values)
+    return values
 
 
 def seconds_of_compute(step: TrainingStep, batch: StepRows, workers: Workers) -> list[float]:

@@ -9,11 +9,11 @@ from dragoman.config import Config
 from dragoman.config_file import dump_config
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.model.transformer import Transformer, count_parameters, load_weights
-from dragoman.runs.checkpoint import OPTIMIZER, WEIGHTS, read_tensors
+from dragoman.runs.checkpoint import OPTIMIZER, WEIGHTS, has_intact, read_state, read_tensors
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_machine
 from dragoman.training.recorder import Recorder
-from dragoman.training.replicas import choose_writer, newest, share_history
+from dragoman.training.replicas import choose_writers, newest, share_history
 from dragoman.training.resume import Found, Progress, find_progress, note_machine, open_run
 from dragoman.training.step import TrainingStep
 
@@ -27,12 +27,14 @@ class Opening:
         self.config, self.run, self.corpus, self.workers = config, run, corpus, workers
         self.progress = Progress()
         self.checkpoint: str | None = None
+        self.writers: list[int] = []
         self.clock_leads: list[float] = []
 
     def open(self, model: Transformer, training_step: TrainingStep) -> Recorder:
         """Open the run folder on every machine and load the latest checkpoint into everyone."""
         run, workers = self.run, self.workers
-        writes = choose_writer(run, workers)
+        self.writers = choose_writers(run, workers)
+        writes = self.writers[workers.rank] == workers.rank
         warnings: list[str] = []
         found = None
         if writes:
@@ -102,5 +104,9 @@ class Opening:
         training_step.load(moments, numbers)
         workers.broadcast_tensors((value.data for value in model.parameters()), source)
         workers.broadcast_tensors(training_step.tensors().values(), source)
+        if self.config.distributed.sync == "local" and has_intact(self.run.checkpoints, name):
+            # Between meetings workers have moments of their own; their folder remembers them.
+            own = read_state(self.run.checkpoints, name)["optimizer"]
+            training_step.load(read_tensors(self.run.checkpoints, name, OPTIMIZER), own)
         training_step.weights_changed()
         self.progress, self.checkpoint = Progress.from_json(progress), name

@@ -12,10 +12,10 @@ from dragoman.runs.folder import RunFolder
 from dragoman.training.resume import Found
 
 
-def choose_writer(run: RunFolder, workers: Workers) -> bool:
-    """Whether this worker writes the run folder that it sees."""
+def choose_writers(run: RunFolder, workers: Workers) -> list[int]:
+    """Who writes the run folder that each worker sees, by rank."""
     if workers.count == 1:
-        return True
+        return [0]
     token = workers.broadcast(uuid.uuid4().hex)
     prefix = f".seen-{token}-"
     mark = run.path / f"{prefix}{workers.rank}"
@@ -27,7 +27,7 @@ def choose_writer(run: RunFolder, workers: Workers) -> bool:
     workers.gather([0.0])  # and everyone has looked before any is removed.
     if workers.is_first_on_host:
         mark.unlink()
-    return workers.is_first_on_host and min(ranks) == workers.rank
+    return [int(writer) for (writer,) in workers.gather([min(ranks)])]
 
 
 def newest(found: Found | None, workers: Workers) -> int | None:

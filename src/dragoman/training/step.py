@@ -46,8 +46,8 @@ class TrainingStep(Protocol):
     total: BufferSum | None  # Sums over all workers; None if there is one.
     lag: int  # So many steps may be queued without anyone having asked for their results.
 
-    def begin(self, rows_per_device: int) -> None:
-        """Get ready for steps; all workers have the same weights by now."""
+    def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
+        """Get ready for steps; `writers` names who writes the run folder of each worker."""
 
     def queue(
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
@@ -56,6 +56,15 @@ class TrainingStep(Protocol):
 
     def result(self) -> StepResult:
         """Wait for the oldest queued step and tell how it went."""
+
+    def meets_at(self, step: int) -> bool:
+        """Whether the workers meet at this step."""
+
+    def settle(self, step: int) -> None:
+        """Give all workers the same weights, if they do not have them after every step."""
+
+    def share_moments(self) -> None:
+        """Give the workers that save to one folder the same moments, likewise."""
 
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""
@@ -93,7 +102,7 @@ class PlainStep:
         self.state = self._optimizer.state
         self.load = self._optimizer.load
 
-    def begin(self, rows_per_device: int) -> None:
+    def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
         """Get ready for steps; all workers have the same weights by now."""
         self._rows_per_device = rows_per_device
         settings = self._config.distributed
@@ -147,6 +156,16 @@ class PlainStep:
     def result(self) -> StepResult:
         """Tell how the oldest queued step went."""
         return self._results.popleft()
+
+    def meets_at(self, step: int) -> bool:
+        """Workers meet at every step."""
+        return True
+
+    def settle(self, step: int) -> None:
+        """Nothing to do: weights are always the same."""
+
+    def share_moments(self) -> None:
+        """Nothing to do: moments are always the same."""
 
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""

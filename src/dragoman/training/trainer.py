@@ -3,31 +3,28 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
-import torch
-
+from dragoman.cluster.links import measure_links, neighbours
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
-from dragoman.corpus.rows import RowStream
-from dragoman.corpus.store import PreparedCorpus
-from dragoman.errors import SystemFault, UserError
-from dragoman.model.transformer import Transformer, count_parameters
+from dragoman.errors import SystemFault
+from dragoman.model.transformer import count_parameters
 from dragoman.runs.checkpoint import Checkpoint, Scores
 from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
 from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
-from dragoman.training.capacity import rows_that_fit
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.opening import Opening
+from dragoman.training.parts import choose_rows_per_device, make_parts
 from dragoman.training.precision import arithmetic
-from dragoman.training.resume import check_corpus_settings
-from dragoman.training.step import PlainStep, StepResult
+from dragoman.training.step import StepResult
 from dragoman.training.step_line import QueuedStep, WorkerStep, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
+
+SECONDS_PER_LINK = 0.2
 
 
 class Trainer:
@@ -39,45 +36,28 @@ class Trainer:
         self.config = config
         self.workers = workers
         self.supervision = supervision
-        corpus = PreparedCorpus(Path(config.corpus.folder))
-        check_corpus_settings(config, corpus)
-        source, target = corpus.subwords()
-        torch.manual_seed(config.training.seed)
-        self.model = Transformer(
-            config.model, source.size, target.size, config.vocabulary.joint
-        ).to(workers.device)
-        self.step = PlainStep(config, self.model, workers)
-        self.evaluator = Evaluator(config, corpus, workers, self._arithmetic)
+        parts = make_parts(config, workers)
+        self.model, self.step = parts.model, parts.step
+        self.evaluator = Evaluator(config, parts.corpus, workers, self._arithmetic)
         self.signals = StopSignals()
-        rows_per_step = config.batches.tokens_per_step // config.batches.row_tokens
-        if rows_per_step < workers.count:
-            raise UserError(
-                f"batches.tokens_per_step = {config.batches.tokens_per_step} is {rows_per_step} "
-                f"rows, fewer than the {workers.count} workers; raise it"
-            )
-        stream = RowStream(
-            corpus.train,
-            config.batches.row_tokens,
-            rows_per_step,
-            target.begin,
-            config.training.seed,
-        )
-        opening = Opening(config, run, corpus, workers)
+        opening = Opening(config, run, parts.corpus, workers)
         self.recorder = opening.open(self.model, self.step)
         self.progress = opening.progress
         if not self.progress.rows_per_device:
-            self.progress.rows_per_device = self._rows_per_device(rows_per_step)
+            self.progress.rows_per_device = choose_rows_per_device(config, parts, workers)
         self.supervision.step = self.progress.step
         self.saves_made = supervision.saves_asked
         life = supervision.begin_life(workers)
         opening.announce(self.recorder, life, count_parameters(self.model))
-        self.step.begin(self.progress.rows_per_device)
+        self.step.begin(self.progress.rows_per_device, opening.writers)
         self.queued: deque[QueuedStep] = deque()
         self.watch = MachineWatch(
             run, workers, self.recorder, opening.clock_leads, lambda: self.progress.step
         )
         self.stopwatch = Stopwatch(self.progress.seconds)
-        self.batches = Ahead(stream.steps(self.progress.position, workers.rank, workers.count))
+        self.batches = Ahead(
+            parts.stream.steps(self.progress.position, workers.rank, workers.count)
+        )
 
     def run(self) -> Stop:
         """Train until a reason to stop; everything is saved when this returns."""
@@ -105,11 +85,15 @@ class Trainer:
         stop = Stop.NO
         while stop is Stop.NO:
             self._queue_step()
-            stop, saves_asked = self._hear(in_flight=0 if self._is_pause_due() else self.step.lag)
+            is_pause_due = self._is_pause_due()
+            if not is_pause_due and not self.step.meets_at(self.progress.step):
+                continue
+            stop, saves_asked = self._hear(in_flight=0 if is_pause_due else self.step.lag)
             is_save_asked = saves_asked > self.saves_made
-            if stop is Stop.NO and not is_save_asked and not self._is_pause_due():
+            if stop is Stop.NO and not is_save_asked and not is_pause_due:
                 continue
             self._hear(in_flight=0)
+            self.step.settle(self.progress.step)
             scores = None
             if stop is not Stop.NO or self._is_due(self.config.evaluation.every_steps):
                 scores = self._evaluate()
@@ -130,11 +114,12 @@ class Trainer:
 
     def _calibrate(self) -> None:
         """Measure computing and meeting apart, before they happen together."""
+        step = self.progress.step
+        for link in measure_links(self.workers, neighbours(self.workers), SECONDS_PER_LINK):
+            self.recorder.event("link", step, **vars(link))
         batch = self.batches.peek()
-        found = calibrate(self.step, self.model, batch, self.workers, self.config)
-        for link in found.links:
-            self.recorder.event("link", self.progress.step, **vars(link))
-        self.recorder.event("calibration", self.progress.step, **found.values)
+        measured = calibrate(self.step, self.model, batch, self.workers, self.config)
+        self.recorder.event("calibration", step, **measured)
 
     def _queue_step(self) -> None:
         """Take the next batch and set a step going; on a CPU it is done when this returns."""
@@ -220,6 +205,7 @@ class Trainer:
 
     def _save(self, scores: Scores) -> None:
         self.progress.seconds = self.stopwatch.seconds()
+        self.step.share_moments()
         self.recorder.save(
             Checkpoint(
                 self.progress.step,
@@ -237,14 +223,6 @@ class Trainer:
         self.saves_made = save_asked
         if self.workers.is_first:
             self.supervision.note_saved(save_asked)
-
-    def _rows_per_device(self, rows_per_step: int) -> int:
-        chosen = self.config.batches.rows_per_device
-        if chosen != "auto":
-            return chosen
-        share = -(-rows_per_step // self.workers.count)
-        row_tokens = self.config.batches.row_tokens
-        return rows_that_fit(self.step.try_rows, row_tokens, share, self.workers.device)
 
     def _learning_rate(self, step: int) -> float:
         d_model = shape_of(self.config.model).d_model

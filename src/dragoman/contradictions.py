@@ -1,0 +1,155 @@
+"""Which settings contradict each other."""
+
+from collections.abc import Collection
+from dataclasses import fields
+
+from dragoman.config import (
+    SCHEDULES_WITH_END,
+    Config,
+    CorpusSettings,
+    DistributedSettings,
+    ModelSettings,
+    VocabularySettings,
+    shape_of,
+)
+
+SCHEDULE_NEEDS = {
+    "transformer": {"scale", "warmup_steps"},
+    "inverse_square_root": {"peak", "warmup_steps"},
+    "cosine": {"peak", "warmup_steps", "final_fraction"},
+    "constant": {"peak", "warmup_steps"},
+    "warmup_stable_decay": {"peak", "warmup_steps", "decay_steps", "final_fraction"},
+}
+
+
+def contradictions(config: Config, given: Collection[str]) -> list[str]:
+    """Problems that no single setting shows; `given` names the settings not left to default."""
+    return [
+        *_corpus_contradictions(config.corpus),
+        *_vocabulary_contradictions(config.vocabulary),
+        *_model_contradictions(config.model),
+        *_batch_contradictions(config),
+        *_schedule_contradictions(config, given),
+        *_training_contradictions(config),
+        *_distributed_contradictions(config.distributed, given),
+    ]
+
+
+def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
+    problems = []
+    if not corpus.folder:
+        problems.append('corpus.folder is missing: name a folder, as in folder = "prepared/mine"')
+    if not corpus.train:
+        problems.append(
+            "corpus.train is missing: name at least one text, as in "
+            'train = [{ source = "train.en", target = "train.de" }]'
+        )
+    texts = [(f"corpus.train[{index}]", text) for index, text in enumerate(corpus.train)]
+    for kind, named in (("validation", corpus.validation), ("test", corpus.test)):
+        texts += [(f"corpus.{kind}.{name}", text) for name, text in named.items()]
+        problems += [
+            f"corpus.{kind}.{name}: a name may hold letters, digits, '-', '_' and '.' only"
+            for name in named
+            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        ]
+    for name, text in texts:
+        if bool(text.source) != bool(text.target):
+            missing = "target" if text.source else "source"
+            problems.append(f"{name}.{missing} is missing: a parallel text has two sides")
+        elif bool(text.source) == bool(text.tsv):
+            problems.append(f"{name} needs either source and target, or tsv")
+    return problems
+
+
+def _vocabulary_contradictions(vocabulary: VocabularySettings) -> list[str]:
+    problems = []
+    per_side = [name for name in ("source_model", "target_model") if getattr(vocabulary, name)]
+    if vocabulary.joint and per_side:
+        problems.append(
+            f"vocabulary.{per_side[0]} needs joint = false; a joint vocabulary is given as model"
+        )
+    if not vocabulary.joint and vocabulary.model:
+        problems.append(
+            "vocabulary.model is for joint = true; give source_model and target_model instead"
+        )
+    if len(per_side) == 1:
+        problems.append(f"vocabulary.{per_side[0]} is given without its other side")
+    return problems
+
+
+def _model_contradictions(model: ModelSettings) -> list[str]:
+    shape = shape_of(model)
+    if shape.d_model % (2 * shape.heads) == 0:
+        return []
+    return [f"model.d_model = {shape.d_model} must be a multiple of 2 x heads = {2 * shape.heads}"]
+
+
+def _batch_contradictions(config: Config) -> list[str]:
+    problems = []
+    batches, cleaning = config.batches, config.cleaning
+    if batches.tokens_per_step % batches.row_tokens:
+        fitting = max(1, batches.tokens_per_step // batches.row_tokens) * batches.row_tokens
+        problems.append(
+            f"batches.tokens_per_step = {batches.tokens_per_step} is not a multiple of "
+            f"batches.row_tokens = {batches.row_tokens}; {fitting} is"
+        )
+    if batches.row_tokens < cleaning.max_tokens:
+        problems.append(
+            f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of "
+            f"cleaning.max_tokens = {cleaning.max_tokens}; raise one or lower the other"
+        )
+    return problems
+
+
+def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str]:
+    schedule, steps = config.schedule, config.training.steps
+    unused = (
+        {item.name for item in fields(schedule) if f"schedule.{item.name}" in given}
+        - SCHEDULE_NEEDS[schedule.kind]
+        - {"kind"}
+    )
+    problems = [
+        f"schedule.{name} has no effect on the {schedule.kind} schedule; remove it"
+        for name in sorted(unused)
+    ]
+    falls = schedule.kind in SCHEDULES_WITH_END
+    if falls and steps is None:
+        problems.append(f"the {schedule.kind} schedule needs training.steps to know its end")
+    elif falls and steps is not None and steps <= schedule.warmup_steps + schedule.decay_steps:
+        problems.append(
+            f"training.steps = {steps} leaves no room after schedule.warmup_steps = "
+            f"{schedule.warmup_steps} and decay_steps = {schedule.decay_steps}"
+        )
+    if schedule.kind == "warmup_stable_decay" and not schedule.decay_steps:
+        problems.append("schedule.decay_steps is missing: over how many steps is the fall?")
+    return problems
+
+
+def _training_contradictions(config: Config) -> list[str]:
+    if config.training.patience and not config.corpus.validation:
+        return ["training.patience needs a validation set: set corpus.validation"]
+    return []
+
+
+def _distributed_contradictions(
+    distributed: DistributedSettings, given: Collection[str]
+) -> list[str]:
+    problems = []
+    local = {"local_steps", "local_fragments", "outer_learning_rate", "outer_momentum"}
+    if distributed.sync == "gradients":
+        problems += [
+            f'distributed.{name} is for sync = "local", which is "gradients"'
+            for name in sorted(local)
+            if f"distributed.{name}" in given
+        ]
+    elif distributed.compression == "powersgd":
+        problems.append(
+            "distributed.compression = 'powersgd' works on gradients; with sync = \"local\" "
+            "choose none, bf16 or fp16"
+        )
+    elif distributed.local_fragments > distributed.local_steps:
+        problems.append(
+            f"distributed.local_fragments = {distributed.local_fragments} is more than "
+            f"local_steps = {distributed.local_steps}"
+        )
+    return problems

@@ -1,0 +1,69 @@
+"""What a worker trains with: the corpus, the model, the stream of rows, and how it steps."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dragoman.cluster.processes import Workers
+from dragoman.config import Config
+from dragoman.corpus.rows import RowStream
+from dragoman.corpus.store import PreparedCorpus
+from dragoman.errors import UserError
+from dragoman.model.transformer import Transformer
+from dragoman.training.capacity import rows_that_fit
+from dragoman.training.local_step import LocalStep, alone
+from dragoman.training.resume import check_corpus_settings
+from dragoman.training.step import PlainStep, TrainingStep
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All a worker needs but a run folder."""
+
+    corpus: PreparedCorpus
+    model: Transformer
+    step: TrainingStep
+    stream: RowStream
+
+
+def make_parts(config: Config, workers: Workers) -> Parts:
+    """Build everything from the config; the weights are random, the same on every worker."""
+    corpus = PreparedCorpus(Path(config.corpus.folder))
+    check_corpus_settings(config, corpus)
+    source, target = corpus.subwords()
+    torch.manual_seed(config.training.seed)
+    model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
+    model.to(workers.device)
+    rows_per_step = config.batches.tokens_per_step // config.batches.row_tokens
+    if rows_per_step < workers.count:
+        raise UserError(
+            f"batches.tokens_per_step = {config.batches.tokens_per_step} is {rows_per_step} "
+            f"rows, fewer than the {workers.count} workers; raise it"
+        )
+    stream = RowStream(
+        corpus.train,
+        config.batches.row_tokens,
+        rows_per_step,
+        target.begin,
+        config.training.seed,
+    )
+    return Parts(corpus, model, make_step(config, model, workers), stream)
+
+
+def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
+    """Choose how this worker makes its steps."""
+    if config.distributed.sync == "local":
+        return LocalStep(
+            PlainStep(config, model, alone(workers)), model, workers, config.distributed
+        )
+    return PlainStep(config, model, workers)
+
+
+def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:
+    """How many rows a device handles at once: as the config says, or as fits."""
+    chosen = config.batches.rows_per_device
+    if chosen != "auto":
+        return chosen
+    share = -(-parts.stream.rows_per_step // workers.count)
+    return rows_that_fit(parts.step.try_rows, config.batches.row_tokens, share, workers.device)
