@@ -305,7 +305,10 @@ class DistributedSettings:
         minimum=0,
     )
     outer_momentum: float = setting(
-        0.9, "Nesterov momentum of the outer step, if sync is local.", minimum=0, maximum=0.999
+        0.3,
+        "Nesterov momentum of the outer step, if sync is local; more for hundreds of local steps.",
+        minimum=0,
+        maximum=0.999,
     )
     compression: Literal["none", "bf16", "fp16", "powersgd"] = setting(
         "none",

@@ -288,3 +288,32 @@ def test_wrong_requests_are_told_at_once(
     code, errors = refusal(capsys, "train", config, "--run", run, *SMALL, *options)
     assert code in (1, 2)
     assert re.search(line, errors), errors
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_local_steps_resume_and_restart_exactly(
+    prepared: Path, fault_folder: Path, fragments: int
+) -> None:
+    local = ["distributed.sync=local", "distributed.local_steps=3", "distributed.compression=bf16"]
+    local += [f"distributed.local_fragments={fragments}", "evaluation.every_steps=12"]
+    result = train(prepared, "whole", 2, *local)
+    assert result.returncode == 0, result.stderr
+    train(prepared, "resumed", 2, *local, "training.steps=12")
+    train(prepared, "resumed", 2, *local)
+    assert_same_end(prepared / "resumed", prepared / "whole")
+    fault = {"FAULT": "1,15,exception", "PYTHONPATH": str(fault_folder)}
+    with training(prepared, *local, "distributed.max_restarts=0", environment=fault) as process:
+        assert process.wait(timeout=120) == 1
+    train(prepared, "run", 2, *local)
+    assert_same_end(prepared / "run", prepared / "whole")
+
+
+def test_local_steps_learn_what_steps_together_learn(prepared: Path) -> None:
+    ends = {}
+    for name, local in (("together", []), ("alone", ["distributed.sync=local"])):
+        settings = [*local, "training.steps=60", "evaluation.every_steps=60"]
+        settings += ["distributed.local_steps=4"] if local else []
+        result = train(prepared, name, 2, *NO_DROPOUT, *settings)
+        assert result.returncode == 0, result.stderr
+        ends[name] = metrics(prepared / name, "eval")[-1]["loss"]
+    assert ends["alone"] == pytest.approx(ends["together"], abs=0.15)

@@ -184,5 +184,8 @@ def is_echo(error: BaseException) -> bool:
     """Whether an exception only says that a message did not come through."""
     if isinstance(error, distributed.DistError):
         return True
-    signs = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "gloo")
+    signs = (
+        *("Connection closed by peer", "Connection reset by peer", "Timed out waiting"),
+        *("pair closure", "gloo"),
+    )
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)

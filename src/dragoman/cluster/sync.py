@@ -40,9 +40,11 @@ class BufferSum:
         self._is_leader = workers.is_first_on_host
         # With one worker a machine, or one machine, there is nothing to do in two stages.
         self._in_stages = 1 < len(machines) < workers.count
+        timeout = timedelta(seconds=settings.timeout_seconds)
+        # Sums run beside other messages, which must not get between them.
+        self._everyone = distributed.new_group(timeout=timeout)
         if not self._in_stages:
             return
-        timeout = timedelta(seconds=settings.timeout_seconds)
         for machine in machines:
             ranks = [rank for rank, host in enumerate(workers.hosts) if host == machine]
             group = distributed.new_group(ranks, timeout=timeout)
@@ -55,7 +57,7 @@ class BufferSum:
         """Overwrite the buffer with the sum of everyone's."""
         packed = pack(buffer, self.compression)
         if not self._in_stages:
-            distributed.all_reduce(packed)
+            distributed.all_reduce(packed, group=self._everyone)
         else:
             distributed.reduce(packed, self._leader, group=self._inside)
             if self._is_leader:

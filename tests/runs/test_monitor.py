@@ -1,0 +1,60 @@
+"""Samples of this machine, and the curves made of them."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dragoman.runs.metrics import machine_scalars
+from dragoman.runs.monitor import Monitor
+
+
+def test_samples_are_written_at_once_and_taken_once(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path, gpus=0, clock_offset=0.25, step=lambda: 7)
+    monitor.start(tmp_path / "here.jsonl")
+    deadline = time.monotonic() + 10
+    while len((tmp_path / "here.jsonl").read_bytes().splitlines()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    monitor.close()
+    lines = [json.loads(line) for line in (tmp_path / "here.jsonl").read_text().splitlines()]
+    taken = monitor.take()
+    assert taken == lines
+    assert monitor.take() == []
+    first, second = lines[:2]
+    assert second["time"] > first["time"]
+    assert second["step"] == 7
+    assert second["clock_offset"] == 0.25
+    assert 0 < second["memory_bytes"] < second["memory_total_bytes"]
+    assert 0 < second["process_memory_bytes"] < second["memory_total_bytes"]
+    assert second["interfaces"]["lo"]["sent_bytes"] >= first["interfaces"]["lo"]["sent_bytes"]
+
+
+def test_curves_are_rates_of_counters() -> None:
+    def sample(seconds: float, sent: int, written: int) -> dict[str, object]:
+        return {
+            "time": 100.0 + seconds,
+            "cpu_percent": 50.0,
+            "memory_bytes": 2e9,
+            "disk_read_bytes": None,
+            "disk_written_bytes": written,
+            "gpus": [
+                {
+                    "index": 1,
+                    "utilization": 97,
+                    "memory_bytes": 3e9,
+                    "power_watts": 250.0,
+                    "sm_clock_mhz": 1500,
+                }
+            ],
+            "interfaces": {"eth0": {"sent_bytes": sent, "received_bytes": 0}},
+        }
+
+    curves = machine_scalars(sample(0, 1_000, 0), sample(2, 26_000_000 + 1_000, 4_000_000))
+    assert curves["eth0/sent_megabits_per_second"] == pytest.approx(104.0)
+    assert curves["disk_written_megabytes_per_second"] == pytest.approx(2.0)
+    assert curves["gpu1/utilization"] == 97
+    assert curves["gpu1/memory_gigabytes"] == 3
+    assert "disk_read_megabytes_per_second" not in curves
+    assert "eth0/sent_megabits_per_second" not in machine_scalars(None, sample(0, 1, 1))
