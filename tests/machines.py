@@ -79,6 +79,11 @@ class Machine:
             "burst 256kb latency 50ms"
         )
 
+    def unlimit(self) -> None:
+        """Let the link send as fast as it can."""
+        run = ["ip", "netns", "exec", self.namespace, "tc", "qdisc", "del", "dev", "eth0", "root"]
+        subprocess.run(run, capture_output=True)  # There may be no limit.
+
     def sent_bytes(self) -> int:
         """Counter of the network card."""
         links = json.loads(shell(f"ip -n {self.namespace} -s -j link show eth0"))

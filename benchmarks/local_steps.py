@@ -1,0 +1,62 @@
+"""Wall time to the same validation BLEU at 100 Mb/s: gradients, bf16 gradients, local steps.
+
+    python benchmarks/local_steps.py [--seeds 3]
+
+Two machines, the demo corpus. Time is that of the training steps up to the first evaluation that
+reaches the BLEU, evaluations themselves left out. The unlimited link is the measure of all.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+
+from demo_machines import demo_machines, lines_of, set_links, train
+from machines import Network
+
+TARGET_BLEU = 95.0
+SETTINGS = ["evaluation.every_steps=24", "evaluation.bleu_pairs=200", "checkpoints.every_steps=360"]
+LOCAL = ["distributed.sync=local", "distributed.local_steps=24", "distributed.local_fragments=4"]
+LOCAL += ["distributed.compression=bf16"]
+WAYS = {
+    "gradients, unlimited link": (None, []),
+    "gradients, 100 Mb/s": ("100mbit", []),
+    "bf16 gradients, 100 Mb/s": ("100mbit", ["distributed.compression=bf16"]),
+    "24 local steps in 4 fragments, bf16, 100 Mb/s": ("100mbit", LOCAL),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    seeds = parser.parse_args().seeds
+    with demo_machines(("hostA", "hostB")) as (net, config):
+        print(f"| way | s a step | s to BLEU {TARGET_BLEU:.0f}, each seed | mean | final BLEU |")
+        print("|---|---|---|---|---|")
+        for way, (rate, settings) in WAYS.items():
+            set_links(net, rate)
+            runs = [measure(net, config, settings, seed) for seed in range(1, seeds + 1)]
+            step, to_target, final = zip(*runs, strict=True)
+            each = ", ".join(f"{seconds:.0f}" for seconds in to_target)
+            print(
+                f"| {way} | {statistics.mean(step):.3f} | {each} "
+                f"| {statistics.mean(to_target):.0f} | {statistics.mean(final):.2f} |",
+                flush=True,
+            )
+
+
+def measure(
+    net: Network, config: Path, settings: list[str], seed: int
+) -> tuple[float, float, float]:
+    """Seconds a step, seconds of training until the target, and the BLEU at the end."""
+    run = train(net, config, "hostA:1,hostB:1", [*SETTINGS, *settings, f"training.seed={seed}"])
+    steps = lines_of(run, "train")
+    evaluations = lines_of(run, "eval")
+    reached = next(
+        (one["step"] for one in evaluations if one["bleu"] >= TARGET_BLEU), steps[-1]["step"]
+    )
+    until = sum(line["seconds"] for line in steps if line["step"] <= reached)
+    return statistics.mean(line["seconds"] for line in steps), until, evaluations[-1]["bleu"]
+
+
+if __name__ == "__main__":
+    main()

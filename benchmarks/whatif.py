@@ -1,0 +1,104 @@
+"""Predicted against measured: step times over links, worker counts and ways to meet.
+
+    python benchmarks/whatif.py
+
+One run of two machines over 1 Gb/s is the calibration; `dragoman whatif` predicts all others from
+it. Every machine has half a core of this one, whether it trains or not.
+"""
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo_machines import demo_machines, lines_of, set_links, shared_cores, train
+from dragoman.report.calibrate import load_calibration
+from dragoman.report.whatif import Calibration, Scenario, predict
+from machines import Network
+
+NAMES = ("hostA", "hostB", "hostC", "hostD")
+CORES = 0.5
+STEPS, FIRST_COUNTED = 28, 4
+SETTINGS = [f"training.steps={STEPS}", "schedule.decay_steps=4", "schedule.warmup_steps=20"]
+SETTINGS += [f"evaluation.every_steps={10 * STEPS}", "batches.tokens_per_step=4096"]
+RATES = {"unlimited": None, "1 Gb/s": 1e9, "100 Mb/s": 100e6}
+TC_RATES = {"unlimited": None, "1 Gb/s": "1gbit", "100 Mb/s": "100mbit"}
+LOCAL_STEPS = 8
+WAYS = {
+    "plain": [],
+    "bf16": ["distributed.compression=bf16"],
+    "local": ["distributed.sync=local", f"distributed.local_steps={LOCAL_STEPS}"],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination."""
+
+    machines: int
+    link: str
+    way: str
+    workers_each: int = 1
+
+
+CALIBRATION = Case(2, "1 Gb/s", "plain")
+CASES = [
+    Case(1, "unlimited", "plain"),
+    Case(2, "unlimited", "plain"),
+    Case(2, "1 Gb/s", "bf16"),
+    Case(2, "1 Gb/s", "local"),
+    Case(2, "100 Mb/s", "plain"),
+    Case(2, "100 Mb/s", "bf16"),
+    Case(2, "100 Mb/s", "local"),
+    Case(3, "100 Mb/s", "plain"),
+    Case(4, "unlimited", "plain"),
+    Case(4, "1 Gb/s", "plain"),
+    Case(4, "100 Mb/s", "bf16"),
+    Case(4, "100 Mb/s", "local"),
+]
+
+
+def main() -> None:
+    with demo_machines(NAMES) as (net, config), shared_cores(net, CORES):
+        measured, run = measure(net, config, CALIBRATION)
+        calibration = load_calibration(run)
+        print(f"calibrated by 2 machines, 1 Gb/s, plain: {measured * 1e3:.0f} ms a step\n")
+        print("| machines | link | way | measured ms | predicted ms | error |")
+        print("|---|---|---|---|---|---|")
+        errors = []
+        for case in CASES:
+            predicted = prediction(calibration, case)
+            measured, _ = measure(net, config, case)
+            errors.append(predicted / measured - 1)
+            print(
+                f"| {case.machines} | {case.link} | {case.way} | {measured * 1e3:.0f} "
+                f"| {predicted * 1e3:.0f} | {errors[-1]:+.0%} |",
+                flush=True,
+            )
+        sizes = sorted(abs(error) for error in errors)
+        print(f"\nmedian error {statistics.median(sizes):.0%}, worst {sizes[-1]:.0%}")
+
+
+def prediction(calibration: Calibration, case: Case) -> float:
+    """Seconds of a step, as `dragoman whatif` would say."""
+    rate = RATES[case.link]
+    scenario = Scenario(
+        machines=case.machines,
+        workers=case.machines * case.workers_each,
+        bytes_per_second=rate / 8 if rate else float("inf"),
+        compression="bf16" if case.way == "bf16" else "none",
+        local_steps=LOCAL_STEPS if case.way == "local" else 1,
+    )
+    return predict(calibration, scenario).seconds_step
+
+
+def measure(net: Network, config: Path, case: Case) -> tuple[float, Path]:
+    """Mean seconds of a step without the first few, and the run folder."""
+    set_links(net, TC_RATES[case.link])
+    hosts = ",".join(f"{name}:{case.workers_each}" for name in NAMES[: case.machines])
+    run = train(net, config, hosts, [*SETTINGS, *WAYS[case.way]])
+    steps = [line for line in lines_of(run, "train") if line["step"] > FIRST_COUNTED]
+    return statistics.mean(line["seconds"] for line in steps), run
+
+
+if __name__ == "__main__":
+    main()
