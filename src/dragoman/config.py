@@ -223,6 +223,12 @@ class TrainingSettings:
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32", "Of the arithmetic; weights and moments are always float32."
     )
+    kernels: Literal["auto", "fused", "plain"] = setting(
+        "auto",
+        "fused: our own kernels, for 16-bit precision on NVIDIA GPUs from 2020 on; plain: those of "
+        "PyTorch, anywhere; auto: fused where they run.",
+        may_change=True,
+    )
     seed: int = setting(1, "Of the first weights, of dropout and of the order of pairs.", minimum=0)
     max_skipped_steps: int = setting(
         20,

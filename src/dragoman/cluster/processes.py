@@ -110,8 +110,10 @@ def join_workers(timeout_seconds: float) -> Workers:
     if world.count == 1:
         return Workers(0, 1, device, (host_name(),))
     die_with_parent()
-    # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo.
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo, and so do
+    # workers that share a GPU, which NCCL refuses.
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > max(1, torch.cuda.device_count())
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and not sharing else "gloo"
     timeout = timedelta(seconds=timeout_seconds)
     if address := os.environ.get(STORE_VARIABLE):
         # The launcher's store, so that no training machine is indispensable.
@@ -203,7 +205,7 @@ def _control_group() -> Any:
 
 def _pick_device(local_rank: int) -> torch.device:
     if torch.cuda.is_available():
-        device = torch.device("cuda", local_rank)
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         return device
     return torch.device("cpu")

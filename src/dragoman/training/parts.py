@@ -12,6 +12,7 @@ from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
+from dragoman.training.fused_step import FusedStep, fused_problem
 from dragoman.training.local_step import LocalStep, alone
 from dragoman.training.resume import check_corpus_settings
 from dragoman.training.step import PlainStep, TrainingStep
@@ -54,10 +55,19 @@ def make_parts(config: Config, workers: Workers) -> Parts:
 def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
     """Choose how this worker makes its steps."""
     if config.distributed.sync == "local":
-        return LocalStep(
-            PlainStep(config, model, alone(workers)), model, workers, config.distributed
-        )
-    return PlainStep(config, model, workers)
+        by_itself = make_step_kernels(config, model, alone(workers))
+        return LocalStep(by_itself, model, workers, config.distributed)
+    return make_step_kernels(config, model, workers)
+
+
+def make_step_kernels(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
+    """Choose the kernels: fused ones where they run, unless told otherwise."""
+    problem = fused_problem(config, workers)
+    if config.training.kernels == "fused" and problem:
+        raise UserError(f'training.kernels = "fused", but {problem}')
+    if config.training.kernels == "plain" or problem:
+        return PlainStep(config, model, workers)
+    return FusedStep(config, model, workers)
 
 
 def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:

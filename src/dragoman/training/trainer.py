@@ -16,6 +16,7 @@ from dragoman.schedule import learning_rate
 from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.evaluator import Evaluator
+from dragoman.training.fused_step import fused_problem
 from dragoman.training.opening import Opening
 from dragoman.training.parts import choose_rows_per_device, make_parts
 from dragoman.training.precision import arithmetic
@@ -49,6 +50,10 @@ class Trainer:
         self.saves_made = supervision.saves_asked
         life = supervision.begin_life(workers)
         opening.announce(self.recorder, life, count_parameters(self.model))
+        if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
+            self.recorder.say(
+                f"the fused kernels, several times as fast, cannot be used: {problem}"
+            )
         self.step.begin(self.progress.rows_per_device, opening.writers)
         self.queued: deque[QueuedStep] = deque()
         self.watch = MachineWatch(

@@ -1,0 +1,1 @@
+"""Triton kernels for training on a GPU; only those who train with them import them."""

@@ -1,0 +1,301 @@
+"""The step on fused kernels: two CUDA graphs, replayed without the host ever waiting."""
+
+import importlib.util
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.cluster.processes import Workers
+from dragoman.cluster.sync import BufferSum
+from dragoman.config import Config, shape_of
+from dragoman.corpus.order import keyed_seed
+from dragoman.corpus.rows import Rows, StepRows
+from dragoman.model.fused.flat_weights import FlatWeights
+from dragoman.model.transformer import RowTensors, Transformer
+from dragoman.training.precision import LossScale
+from dragoman.training.step import StepResult
+
+SLOTS_STEP = 64  # The kernels work on blocks of slots.
+NARROWEST_HEAD = 16
+OLDEST_CAPABILITY = (8, 0)  # The first with bfloat16.
+# Before the rows of a micro-batch: two integers that are the key of its dropout, and two floats,
+# one over the step's target tokens and the learning rate.
+HEADER = 4
+RESULTS = 5
+
+
+def fused_problem(config: Config, workers: Workers) -> str:
+    """Say why the fused kernels cannot train this model here; empty if they can."""
+    shape, row_tokens = shape_of(config.model), config.batches.row_tokens
+    head_width = shape.d_model // shape.heads
+    if config.training.precision == "float32":
+        return 'training.precision = "float32": they compute in bfloat16 or float16'
+    if row_tokens % SLOTS_STEP:
+        return f"batches.row_tokens = {row_tokens} is not a multiple of {SLOTS_STEP}"
+    if head_width < NARROWEST_HEAD or head_width & (head_width - 1):
+        return (
+            f"model.d_model / heads = {head_width} is not a power of two from {NARROWEST_HEAD} on"
+        )
+    if config.distributed.compression == "powersgd" and workers.count > 1:
+        return 'distributed.compression = "powersgd": they sum gradients in 32 or 16 bits'
+    if workers.device.type != "cuda":
+        return "there is no GPU"
+    if torch.cuda.get_device_capability(workers.device) < OLDEST_CAPABILITY:
+        return f"{torch.cuda.get_device_name(workers.device)} is older than they need"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return ""
+
+
+@dataclass
+class _HostRoom:
+    """Pinned memory for one step on its way: what goes to the device and what comes back."""
+
+    results: Tensor
+    inputs: list[Tensor] = field(default_factory=list)  # One for each micro-batch.
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A queued step: its room, and when the device came past."""
+
+    room: _HostRoom
+    seconds_waited: float
+    previous_end: torch.cuda.Event | None  # None if nothing was queued before it.
+    start: torch.cuda.Event = field(default_factory=_event)
+    computed: torch.cuda.Event = field(default_factory=_event)
+    met: torch.cuda.Event = field(default_factory=_event)
+    end: torch.cuda.Event = field(default_factory=_event)
+
+
+class FusedStep:
+    """One worker's steps on a GPU.
+
+    One graph adds the gradients of a micro-batch, one updates the weights from them; between them
+    workers meet. Everything that differs from step to step travels in the inputs.
+    """
+
+    lag = 2
+
+    def __init__(self, config: Config, model: Transformer, workers: Workers) -> None:
+        # Imported here: `fused_problem` must answer where triton is not installed.
+        from dragoman.model.fused.adam import adam
+        from dragoman.model.fused.forward import FusedTransformer
+
+        self._adam = adam
+        self._config, self._workers, self._device = config, workers, workers.device
+        self._flat = FlatWeights(model, getattr(torch, config.training.precision))
+        self._transformer = FusedTransformer(
+            config.model,
+            self._flat,
+            config.vocabulary.joint,
+            config.batches.row_tokens,
+            config.training.label_smoothing,
+        )
+        self._loss_scale = LossScale(config.training.precision, self._device)
+        self._updates = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._sums = torch.zeros(2, device=self._device)  # Loss and nll.
+        self._results = torch.zeros(RESULTS, device=self._device)
+        self._rooms: list[_HostRoom] = []  # Those free.
+        self._flights: deque[_Flight] = deque()
+        self._last_end: torch.cuda.Event | None = None
+        self.total: BufferSum | None = None
+
+    def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
+        """Compile the kernels and record both graphs; all workers have the same weights by now."""
+        self.weights_changed()
+        if self._workers.count > 1:
+            self.total = BufferSum(self._workers, self._config.distributed)
+        shape = len(RowTensors._fields), rows_per_device, self._config.batches.row_tokens
+        self._inputs = torch.zeros(
+            HEADER + int(np.prod(shape)), dtype=torch.int32, device=self._device
+        )
+        self._rows = RowTensors(*self._inputs[HEADER:].view(shape))
+        self._mask_key = self._inputs[:2]
+        self._share, self._learning_rate = self._inputs[2:HEADER].view(torch.float32)
+        self._gradient_graph = _record(self._add_gradients)
+        # A gradient that is not finite changes no weight; only the loss scale takes note.
+        scale, good_steps = self._loss_scale.value.clone(), self._loss_scale.good_steps.clone()
+        self._flat.gradients.fill_(float("nan"))
+        self._update_graph = _record(self._update)
+        self._loss_scale.value.copy_(scale)
+        self._loss_scale.good_steps.copy_(good_steps)
+
+    def queue(
+        self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
+    ) -> None:
+        """Update the weights once from all micro-batches of all workers."""
+        previous_end = self._last_end if self._flights else None
+        flight = _Flight(self._take_room(), seconds_waited, previous_end)
+        flight.start.record()
+        self._make_gradients(flight.room, batch, step, learning_rate)
+        flight.computed.record()
+        if self.total:
+            self.total(self._flat.gradients)
+        flight.met.record()
+        self._update_graph.replay()
+        flight.room.results.copy_(self._results, non_blocking=True)
+        flight.end.record()
+        self._flights.append(flight)
+        self._last_end = flight.end
+
+    def result(self) -> StepResult:
+        """Wait for the oldest queued step and tell how it went."""
+        flight = self._flights.popleft()
+        flight.end.synchronize()
+        loss, nll, gradient_norm, skipped, loss_scale = flight.room.results.tolist()
+        self._rooms.append(flight.room)
+        idle = _seconds(flight.previous_end, flight.start) if flight.previous_end else 0.0
+        return StepResult(
+            loss=loss,
+            nll=nll,
+            gradient_norm=gradient_norm,
+            skipped=bool(skipped),
+            loss_scale=loss_scale,
+            # The device may also have stood idle because the host was busy otherwise.
+            seconds_data=min(idle, flight.seconds_waited),
+            seconds_compute=_seconds(flight.start, flight.computed),
+            seconds_exposed_communication=_seconds(flight.computed, flight.met),
+            seconds_optimizer=_seconds(flight.met, flight.end),
+            seconds=_seconds(flight.previous_end or flight.start, flight.end),
+        )
+
+    def meets_at(self, step: int) -> bool:
+        """Workers meet at every step."""
+        return True
+
+    def settle(self, step: int) -> None:
+        """Nothing to do: weights are always the same."""
+
+    def share_moments(self) -> None:
+        """Nothing to do: moments are always the same."""
+
+    def try_rows(self, rows: RowTensors) -> None:
+        """Make one forward and backward pass that leaves no trace."""
+        rows = RowTensors(*(one.contiguous() for one in rows))
+        key = torch.zeros(2, dtype=torch.int32, device=self._device)
+        self._transformer.add_gradients(rows, key, torch.ones((), device=self._device))
+        self._flat.gradients.zero_()
+
+    def compute_only(self, batch: StepRows) -> float:
+        """Seconds of a step's forward and backward passes, without the others; no trace is left."""
+        room = self._take_room()
+        start, end = _event(), _event()
+        start.record()
+        self._make_gradients(room, batch, step=0, learning_rate=0.0)
+        end.record()
+        end.synchronize()
+        self._rooms.append(room)
+        self._flat.gradients.zero_()
+        self._sums.zero_()
+        return _seconds(start, end)
+
+    def weights_changed(self) -> None:
+        """Make the 16-bit copies anew: someone else wrote the weights."""
+        self._flat.refresh_copies()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Both moments of every parameter, by name; writing to them changes them."""
+        moments = {}
+        for moment, buffer in (("exp_avg", self._flat.means), ("exp_avg_sq", self._flat.squares)):
+            for name, view in self._flat.views(buffer).items():
+                moments[f"{name}.{moment}"] = view
+        return moments
+
+    def state(self) -> dict[str, float]:
+        """The few numbers beside the moments: updates made, and the loss scale."""
+        return {
+            "updates": float(self._updates),
+            "loss_scale": float(self._loss_scale.value),
+            "good_steps": float(self._loss_scale.good_steps),
+        }
+
+    def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, float]) -> None:
+        """Go on from saved moments."""
+        for name, view in self.tensors().items():
+            view.copy_(tensors[name])
+        self._updates.fill_(state["updates"])
+        self._loss_scale.value.fill_(state["loss_scale"])
+        self._loss_scale.good_steps.fill_(state["good_steps"])
+
+    def _take_room(self) -> _HostRoom:
+        if self._rooms:
+            return self._rooms.pop()
+        return _HostRoom(torch.zeros(RESULTS, pin_memory=True))
+
+    def _make_gradients(
+        self, room: _HostRoom, batch: StepRows, step: int, learning_rate: float
+    ) -> None:
+        """Send one micro-batch after the other and add up their gradients."""
+        size = self._rows.source.shape[0]
+        for place, start in enumerate(range(0, len(batch.rows), size)):
+            if place == len(room.inputs):
+                room.inputs.append(torch.zeros_like(self._inputs, device="cpu").pin_memory())
+            # Dropout depends on these alone, so that a resumed run repeats it.
+            seed = keyed_seed(self._config.training.seed, step, self._workers.rank, place)
+            numbers = np.array([1 / batch.target_tokens, learning_rate], dtype=np.float32)
+            self._fill(room.inputs[place], seed, numbers, batch.rows[start : start + size])
+            self._inputs.copy_(room.inputs[place], non_blocking=True)
+            self._gradient_graph.replay()
+
+    def _fill(self, inputs: Tensor, seed: int, numbers: np.ndarray, rows: Rows) -> None:
+        """Lay a micro-batch out in pinned memory; rows that are missing are empty ones."""
+        memory = inputs.numpy()
+        memory[:2] = np.array([seed], dtype=np.uint64).view(np.int32)
+        memory[2:HEADER] = numbers.view(np.int32)
+        arrays = memory[HEADER:].reshape(len(self._rows), *self._rows.source.shape)
+        for array, values in zip(arrays, rows.arrays(), strict=True):
+            array[: len(values)] = values
+            array[len(values) :] = 0
+
+    def _add_gradients(self) -> None:
+        """Add the gradients of the micro-batch in the inputs."""
+        scale = self._loss_scale.value * self._share
+        self._sums += self._transformer.add_gradients(self._rows, self._mask_key, scale)
+
+    def _update(self) -> None:
+        """Update the weights, unless the gradient is not finite, and clear for the next step."""
+        settings, scale = self._config.optimizer, self._loss_scale.value
+        norm = torch.linalg.vector_norm(self._flat.gradients) / scale
+        skipped = (~norm.isfinite()).float()
+        clipping = (norm / settings.clip_norm).clamp(min=1.0) if settings.clip_norm else 1.0
+        self._updates += 1 - skipped
+        numbers = (
+            skipped,
+            1 / (scale * clipping),
+            1 - self._learning_rate * settings.weight_decay,
+            self._learning_rate / (1 - settings.beta1**self._updates),
+            (1 - settings.beta2**self._updates).sqrt(),
+        )
+        on_device = torch.stack([number.float() for number in numbers])
+        self._adam(self._flat, on_device, settings.beta1, settings.beta2, settings.epsilon)
+        self._results.copy_(torch.stack([*self._sums, norm, skipped, scale]))
+        self._loss_scale.update(skipped)
+        self._flat.gradients.zero_()
+        self._sums.zero_()
+
+
+def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Record work for replay; it runs once before, so that all kernels are compiled."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads may use the GPU meanwhile, as those of NCCL do.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    return graph
+
+
+def _seconds(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(start.elapsed_time(end)) / 1000
