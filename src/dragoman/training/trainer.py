@@ -94,27 +94,31 @@ class Trainer:
             if not is_pause_due and not self.step.meets_at(self.progress.step):
                 continue
             stop, saves_asked = self._hear(in_flight=0 if is_pause_due else self.step.lag)
-            is_save_asked = saves_asked > self.saves_made
-            if stop is Stop.NO and not is_save_asked and not is_pause_due:
-                continue
-            self._hear(in_flight=0)
-            self.step.settle(self.progress.step)
-            scores = None
-            if stop is not Stop.NO or self._is_due(self.config.evaluation.every_steps):
-                scores = self._evaluate()
-                stop = stop or self._agree(self._reason_to_stop())
-            is_best = scores is not None and self.progress.best.is_new
-            is_due = is_best or self._is_due(self.config.checkpoints.every_steps)
-            if stop is not Stop.NO or is_due or is_save_asked:
-                self._save(scores or Scores())
-            if is_save_asked:
-                self._answer_save(saves_asked)
-            self.mark = time.perf_counter()
+            if stop is not Stop.NO or is_pause_due or saves_asked > self.saves_made:
+                stop = self._pause(stop, saves_asked)
         self.recorder.finish_saving()
         self.watch.collect()
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
         self.recorder.say(f"stopped at step {self.progress.step:,}: {self._limit(stop)}")
+        return stop
+
+    def _pause(self, stop: Stop, saves_asked: int) -> Stop:
+        """Look up from training: evaluate and save what is due; perhaps that is reason to stop."""
+        self._hear(in_flight=0)
+        self.step.settle(self.progress.step)
+        scores = None
+        if stop is not Stop.NO or self._is_due(self.config.evaluation.every_steps):
+            scores = self._evaluate()
+            stop = stop or self._agree(self._reason_to_stop())
+        is_best = scores is not None and self.progress.best.is_new
+        is_save_asked = saves_asked > self.saves_made
+        is_due = self._is_due(self.config.checkpoints.every_steps)
+        if stop is not Stop.NO or is_best or is_due or is_save_asked:
+            self._save(scores or Scores())
+        if is_save_asked:
+            self._answer_save(saves_asked)
+        self.mark = time.perf_counter()
         return stop
 
     def _calibrate(self) -> None:
