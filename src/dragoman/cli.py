@@ -3,7 +3,9 @@
 import argparse
 import errno
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,19 @@ from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
 
 if TYPE_CHECKING:
+    from dragoman.cluster.launch import Host
     from dragoman.inference.commands import TrainedChoice
+
+QUANTIZATIONS = (
+    *("float32", "float16", "bfloat16", "int16"),
+    *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
+)
+
+PROBLEMS_FOUND = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's."""
+    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's, 3 check has found one."""
     parsed = _parse(arguments)
     try:
         parsed.verb(parsed)
@@ -71,12 +81,16 @@ def _parser() -> argparse.ArgumentParser:
 
     train = verbs.add_parser("train", help="train, or go on with a run")
     _add_config(train)
-    train.add_argument("--workers", type=int, metavar="N", help="worker processes on this machine")
-    train.add_argument("--hosts", metavar="A:2,B:2", help="machines and their workers, over ssh")
+    _add_workers(train)
     train.add_argument(
         "--run", "--name", help="name under runs/, or a path (default: the config's name)"
     )
     train.set_defaults(verb=_train)
+
+    check = verbs.add_parser("check", help="look at machines and links before spending hours")
+    _add_config(check)
+    _add_workers(check)
+    check.set_defaults(verb=_check)
 
     evaluate = verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model")
     _add_trained(evaluate)
@@ -87,11 +101,40 @@ def _parser() -> argparse.ArgumentParser:
     translate = verbs.add_parser("translate", help="translate standard input, line by line")
     _add_trained(translate)
     translate.add_argument("--n-best", type=int, default=1, metavar="N", help="best N, with scores")
+    translate.add_argument(
+        "--engine",
+        choices=["dragoman", "ctranslate2"],
+        default="dragoman",
+        help="our own decoder, or an export (then RUN may be its folder)",
+    )
     translate.set_defaults(verb=_translate)
+
+    export = verbs.add_parser("export", help="a trained model for other programs")
+    _add_weights(export)
+    export.add_argument("--to", choices=["ctranslate2"], required=True, help="the format")
+    export.add_argument(
+        "--quantization", choices=QUANTIZATIONS, default="float32", help="of the weights"
+    )
+    export.add_argument("--output", type=Path, help="a folder (default: RUN/export/ctranslate2)")
+    parity = export.add_mutually_exclusive_group()
+    parity.add_argument(
+        "--check-pairs",
+        type=int,
+        default=500,
+        metavar="N",
+        help="compare with our own decoder on N validation pairs (default: 500)",
+    )
+    parity.add_argument("--no-check", action="store_true", help="do not compare")
+    export.set_defaults(verb=_export)
 
     report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
     report.add_argument("run", metavar="RUN", help="a run's name or folder")
     report.set_defaults(verb=_report)
+
+    whatif = verbs.add_parser("whatif", help="predict other links, machines and ways to meet")
+    whatif.add_argument("run", metavar="RUN", help="a run's name or folder")
+    _add_scenario(whatif)
+    whatif.set_defaults(verb=_whatif)
 
     compare = verbs.add_parser("compare", help="two runs: what changed, what it did")
     compare.add_argument("first", metavar="RUN", help="a run's name or folder")
@@ -109,12 +152,35 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="a.b=c", help="settings to override")
 
 
-def _add_trained(parser: argparse.ArgumentParser) -> None:
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, metavar="N", help="worker processes on this machine")
+    parser.add_argument("--hosts", metavar="A:2,B:2", help="machines and their workers, over ssh")
+
+
+def _add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
-    parser.add_argument("--checkpoint", default="best", help="best, latest or a step")
-    parser.add_argument("--average", type=int, default=1, metavar="N", help="mean of the last N")
+    parser.add_argument("--checkpoint", help="best (the default), latest or a step")
+    parser.add_argument("--average", type=int, metavar="N", help="mean of the last N")
+
+
+def _add_trained(parser: argparse.ArgumentParser) -> None:
+    _add_weights(parser)
     parser.add_argument("--beam", type=int, help="instead of the run's setting")
     parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
+
+
+def _add_scenario(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bandwidth", metavar="RATE", help="of the links, as in 10Gbit")
+    parser.add_argument("--latency-milliseconds", type=float, metavar="MS", help="of the links")
+    parser.add_argument("--machines", type=int, metavar="N", help="machines")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers, all machines together")
+    parser.add_argument("--compression", help="none, bf16, fp16 or powersgd")
+    parser.add_argument("--local-steps", type=int, metavar="N", help="steps between meetings")
+    parser.add_argument("--fragments", type=int, metavar="N", help="of local steps")
+    parser.add_argument("--accumulation", type=float, default=1.0, metavar="X", help="x the batch")
+    parser.add_argument("--device-speed", type=float, default=1.0, metavar="X", help="x the speed")
+    parser.add_argument("--steps", type=int, metavar="N", help="instead of the run's, for hours")
+    parser.add_argument("--price-per-hour", type=float, metavar="X", help="of one machine")
 
 
 def _demo(arguments: argparse.Namespace) -> None:
@@ -139,21 +205,44 @@ def _train(arguments: argparse.Namespace) -> None:
             f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
         )
 
+    hosts = _hosts(arguments)
+
+    from dragoman.training.start import train, train_on
+
+    name = arguments.run or arguments.config.stem
+    if hosts:
+        train_on(hosts, config, name)
+    else:
+        train(config, name)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    config = load_config(arguments.config, arguments.overrides)
+    hosts = _hosts(arguments)
+
+    from dragoman.check import check, check_on
+    from dragoman.findings import page, problems
+
+    findings = check_on(hosts, config) if hosts else check(config)
+    if findings is None:
+        return  # One of several workers: the launcher speaks.
+    print(page(findings, config))
+    if problems(findings, config):
+        sys.exit(PROBLEMS_FOUND)
+
+
+def _hosts(arguments: argparse.Namespace) -> "list[Host]":
+    """The machines asked for; none if this process does the work itself."""
     if arguments.workers is not None and arguments.workers < 1:
         raise UserError(f"--workers {arguments.workers}: must be at least 1")
     if arguments.workers is not None and arguments.hosts:
         raise UserError("--workers is for this machine, --hosts for others: give one of them")
 
     from dragoman.cluster.launch import Host, parse_hosts
-    from dragoman.training.start import train, train_on
 
-    name = arguments.run or arguments.config.stem
     if arguments.hosts:
-        train_on(parse_hosts(arguments.hosts), config, name)
-    elif arguments.workers and arguments.workers > 1:
-        train_on([Host("", arguments.workers)], config, name)
-    else:
-        train(config, name)
+        return parse_hosts(arguments.hosts)
+    return [Host("", arguments.workers)] if (arguments.workers or 1) > 1 else []
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -166,16 +255,46 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _translate(arguments: argparse.Namespace) -> None:
+    chosen = [name for name in ("checkpoint", "average") if getattr(arguments, name) is not None]
+    if arguments.engine == "ctranslate2" and chosen:
+        raise UserError(
+            f"--{chosen[0]}: the weights of an export are chosen when it is made, with "
+            f"dragoman export {arguments.run} --to ctranslate2 --{chosen[0]} ..."
+        )
+
     from dragoman.inference.commands import translate_lines
 
-    translate_lines(_choice(arguments), arguments.n_best)
+    translate_lines(_choice(arguments), arguments.n_best, arguments.engine)
 
 
 def _choice(arguments: argparse.Namespace) -> "TrainedChoice":
     from dragoman.inference.commands import TrainedChoice
 
     names = ("run", "checkpoint", "average", "beam", "length_penalty")
-    return TrainedChoice(**{name: getattr(arguments, name) for name in names})
+    given = {name: getattr(arguments, name) for name in names}
+    return TrainedChoice(**{name: value for name, value in given.items() if value is not None})
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from dragoman.inference.export import ExportRequest, export_run
+    from dragoman.inference.model_card import Verdict
+    from dragoman.report.answers import answer_all
+    from dragoman.report.evidence import load_evidence
+    from dragoman.report.findings import analyse
+    from dragoman.runs.folder import find_run
+
+    run = find_run(arguments.run)
+    evidence = load_evidence(run.path, time.time())
+    answers = answer_all(evidence, analyse(evidence))
+    request = ExportRequest(
+        arguments.quantization,
+        arguments.checkpoint or "best",
+        1 if arguments.average is None else arguments.average,
+        arguments.output,
+        None if arguments.no_check else arguments.check_pairs,
+    )
+    verdicts = [Verdict(one.question, one.headline, one.answer) for one in answers]
+    export_run(run, request, verdicts)
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -183,6 +302,15 @@ def _report(arguments: argparse.Namespace) -> None:
     from dragoman.runs.folder import find_run
 
     print(write_report(find_run(arguments.run).path))
+
+
+def _whatif(arguments: argparse.Namespace) -> None:
+    from dragoman.report.whatif_command import WhatifOptions, whatif_command
+    from dragoman.runs.folder import find_run
+
+    names = [field.name for field in fields(WhatifOptions)]
+    options = WhatifOptions(**{name: getattr(arguments, name) for name in names})
+    whatif_command(find_run(arguments.run).path, options)
 
 
 def _compare(arguments: argparse.Namespace) -> None:

@@ -161,7 +161,7 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Adam, as the reference runs used it."""
+    """Adam, decoupled weight decay, clipping."""
 
     beta1: float = setting(0.9, "Decay of the mean gradient.", minimum=0, maximum=0.9999)
     beta2: float = setting(0.98, "Decay of the mean square.", minimum=0, maximum=0.999999)

@@ -8,7 +8,14 @@ from typing import Any
 
 from dragoman.cluster.links import Link
 from dragoman.config import CheckpointSettings, Config
-from dragoman.report.whatif import Calibration, Prediction, Scenario, predict
+from dragoman.report.whatif import (
+    BACKWARD_SHARE,
+    USUAL_LOCAL_STEPS,
+    Calibration,
+    Prediction,
+    Scenario,
+    predict,
+)
 from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time
 
 # A link this far below the others, or a host this far behind them, holds everyone up.
@@ -18,8 +25,6 @@ POOR_GOODPUT = 0.5
 CLOCK_SECONDS = 1.0
 # Below this part of the step the network is not worth a remedy.
 SMALL_SHARE = 0.1
-LOCAL_STEPS = 32
-BACKWARD_SHARE = 2 / 3
 # Weights and two moments in float32.
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 
@@ -133,19 +138,23 @@ def _poor_links(findings: Findings) -> list[str]:
 
 
 def _slow_hosts(findings: Findings) -> list[str]:
-    seconds = findings.step.seconds_compute_by_worker
-    typical = statistics.median(seconds)
-    slowest = {
-        host: max(one for one, own in zip(seconds, findings.hosts, strict=True) if own == host)
-        for host in dict.fromkeys(findings.hosts)
+    """Hosts whose workers are well behind the best host's."""
+    seconds = {
+        host: statistics.median(
+            one
+            for one, own in zip(
+                findings.step.seconds_compute_by_worker, findings.hosts, strict=True
+            )
+            if own == host
+        )
+        for host in findings.hosts
     }
-    # With two workers the median lies between them: the faster one is the measure then.
-    typical = min(typical, 2 * min(seconds)) if len(seconds) > 2 else min(seconds)
+    best = min(seconds.values())
     return [
-        f"{host} is slow: {in_time(one)} of computing a step, {one / typical:.1f} times the "
-        "others; every step waits for it"
-        for host, one in slowest.items()
-        if one > SLOW_HOST * typical
+        f"{host} is slow: {in_time(one)} of computing a step, {one / best:.1f} times the best "
+        "host's; every step waits for it"
+        for host, one in seconds.items()
+        if one > SLOW_HOST * best
     ]
 
 
@@ -203,13 +212,13 @@ def calibration_of(findings: Findings) -> Calibration:
 def predictions(findings: Findings, steps: int | None) -> dict[str, Prediction]:
     """One worker alone, and all of them in the three ways they can meet."""
     calibration = calibration_of(findings)
-    local = Scenario(compression="bf16", local_steps=LOCAL_STEPS)
+    local = Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS)
     scenarios = {"one worker alone": Scenario(machines=1, workers=1)}
     if len(findings.hosts) > 1:
         scenarios |= {
             "all, gradients": Scenario(compression="none", local_steps=1),
             "all, bf16 gradients": Scenario(compression="bf16", local_steps=1),
-            f"all, {LOCAL_STEPS} local steps": local,
+            f"all, {USUAL_LOCAL_STEPS} local steps": local,
         }
     return {
         name: predict(calibration, scenario, name, steps) for name, scenario in scenarios.items()
@@ -236,10 +245,10 @@ def recommend(predicted: Sequence[Prediction]) -> str:
         best = half
     else:
         advice = (
-            f"set distributed.sync = 'local' and local_steps = {LOCAL_STEPS} with bf16: gradients "
-            f"would spend {in_percent(share[plain.label])} of every step on the network, in bf16 "
-            f"{in_percent(share[half.label])}, local steps {in_percent(share[local.label])}; "
-            "or make the batch larger"
+            f"set distributed.sync = 'local' and local_steps = {USUAL_LOCAL_STEPS} with bf16: "
+            f"gradients would spend {in_percent(share[plain.label])} of every step on the network, "
+            f"in bf16 {in_percent(share[half.label])}, local steps "
+            f"{in_percent(share[local.label])}; or make the batch larger"
         )
         best = local
     for one in (plain, half):

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.report import templating
-from dragoman.report.canvas import WIDE, Picture, Shape, render_svg
+from dragoman.report.plots.canvas import WIDE, Picture, Shape, render_svg
 
 
 @pytest.fixture

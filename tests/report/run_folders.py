@@ -21,7 +21,29 @@ MANIFEST = {
     "languages": {"source": "en", "target": "de"},
     "vocabulary": {"sizes": [320]},
 }
-
+MACHINE = {
+    "cpu": "A CPU",
+    "cores": 2,
+    "memory_bytes": 8_000_000_000,
+    "gpus": [],
+    "system": "Linux",
+}
+PROVENANCE = {
+    "format": 1,
+    "run": "by-hand",
+    "created": START,
+    "dragoman": "0.1.0",
+    "python": "3.11.2",
+    "torch": "2.13.0",
+    "numpy": "2.4.6",
+    "cuda": None,
+    "command": ["dragoman", "train", "demo.toml", "--run", "by-hand"],
+    "directory": "/work",
+    "git": {"commit": "0123456789abcdef", "dirty": False},
+    "corpus": {"folder": "/work/prepared", "identity": "feed", "manifest": MANIFEST},
+    "model": {"parameters": PARAMETERS, "tensors": 42},
+    "machines": {"alpha": MACHINE},
+}
 SETTINGS = """\
 [model]
 preset = "tiny"
@@ -50,145 +72,124 @@ class RunFolder:
     """Collects lines; `write` puts them on disk."""
 
     path: Path
-    hosts: Sequence[str] = ("alpha",)
-    workers: int = 0
+    hosts: Sequence[str] = ("alpha",)  # Of each worker.
     device: str = "cpu"
+    parameters: int = PARAMETERS
     clock: float = START
     lines: list[Any] = field(default_factory=list)
     monitor: dict[str, list[Any]] = field(default_factory=dict)
     samples: list[Any] = field(default_factory=list)
     settings: str | None = SETTINGS
+    # A copy of its own, which a test may change.
     provenance: dict[str, Any] | None = field(
-        default_factory=lambda: {
-            "format": 1,
-            "run": "by-hand",
-            "created": START,
-            "dragoman": "0.1.0",
-            "python": "3.11.2",
-            "torch": "2.13.0",
-            "numpy": "2.4.6",
-            "cuda": None,
-            "command": ["dragoman", "train", "demo.toml", "--run", "by-hand"],
-            "directory": "/work",
-            "git": {"commit": "0123456789abcdef", "dirty": False},
-            "corpus": {"folder": "/work/prepared", "identity": "feed", "manifest": MANIFEST},
-            "model": {"parameters": PARAMETERS, "tensors": 42},
-            "machines": {
-                "alpha": {
-                    "cpu": "A CPU",
-                    "cores": 2,
-                    "memory_bytes": 8_000_000_000,
-                    "gpus": [],
-                    "system": "Linux",
-                }
-            },
-        }
+        default_factory=lambda: json.loads(json.dumps(PROVENANCE))
     )
 
     def line(self, kind: str, step: int, **values: Any) -> None:
         self.lines.append({"kind": kind, "time": self.clock, "step": step, **values})
 
     def begin(self, kind: str = "start", step: int = 0, **values: Any) -> None:
-        hosts = list(self.hosts)
-        self.line(
-            kind,
-            step,
-            **{
-                "workers": self.workers or len(hosts),
-                "hosts": hosts,
-                "device": self.device,
-                "device_name": "A GPU" if self.device == "cuda" else "cpu",
-                "precision": "float32",
-                "rows_per_device": 4,
-                **values,
-            },
-        )
+        start = {
+            "workers": len(self.hosts),
+            "hosts": list(self.hosts),
+            "device": self.device,
+            "device_name": "A GPU" if self.device == "cuda" else "cpu",
+            "precision": "float32",
+            "rows_per_device": 4,
+        }
+        self.line(kind, step, **start | values)
+
+    def link(self, step: int = 0, **values: Any) -> None:
+        measured = {
+            "hosts": ["alpha", "beta"],
+            "interface": "eth0",
+            "address": "10.0.0.1",
+            "speed_mbit": 1000,
+            "latency_seconds": 0.001,
+        }
+        self.line("link", step, **measured | values)
+
+    def calibrate(self, step: int = 0, **values: Any) -> None:
+        measured = {
+            "seconds_all_reduce": None,
+            "bytes_per_step": 0,
+            "gradient_bytes": 4 * self.parameters,
+            "parameters": self.parameters,
+            "compression": "none",
+            "arithmetic_per_token": 6e6,
+            "peak_flops": 1e11,
+        }
+        self.line("calibration", step, **measured | values)
 
     def train(self, step: int, seconds: float = 1.0, **values: Any) -> None:
         self.clock += seconds
-        phases = {
+        measured = {
+            "loss": 5.0 / step**0.5 + 1,
+            "nll": 5.0 / step**0.5,
+            "learning_rate": law(step),
+            "gradient_norm": 1.0,
+            "target_tokens": 1000,
+            "source_tokens": 900,
+            "pairs": 40,
+            "slots": 1024,
+            "epoch": step / 13,
+            "seconds": seconds,
             "seconds_data": 0.05 * seconds,
             "seconds_compute": 0.8 * seconds,
             "seconds_exposed_communication": 0.0,
             "seconds_optimizer": 0.1 * seconds,
             "seconds_other": 0.05 * seconds,
         }
-        self.line(
-            "train",
-            step,
-            **{
-                "loss": 5.0 / step**0.5 + 1,
-                "nll": 5.0 / step**0.5,
-                "learning_rate": law(step),
-                "gradient_norm": 1.0,
-                "target_tokens": 1000,
-                "source_tokens": 900,
-                "pairs": 40,
-                "slots": 1024,
-                "epoch": step / 13,
-                "seconds": seconds,
-                **phases,
-                **values,
-            },
-        )
+        self.line("train", step, **measured | values)
 
     def evaluate(self, step: int, loss: float | None, bleu: float | None, **values: Any) -> None:
         seconds = float(values.pop("seconds", 2.0))
         self.clock += seconds
-        self.line(
-            "eval",
-            step,
-            **{
-                "set": "valid",
-                "pairs": 20,
-                "loss": loss,
-                "nll": loss,
-                "train_sample_loss": None if loss is None else loss - 0.1,
-                "train_sample_nll": None if loss is None else loss - 0.1,
-                "bleu": bleu,
-                "chrf": bleu,
-                "signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
-                "seconds": seconds,
-                **values,
-            },
-        )
+        measured = {
+            "set": "valid",
+            "pairs": 20,
+            "loss": loss,
+            "nll": loss,
+            "train_sample_loss": None if loss is None else loss - 0.1,
+            "train_sample_nll": None if loss is None else loss - 0.1,
+            "bleu": bleu,
+            "chrf": bleu,
+            "signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
+            "seconds": seconds,
+        }
+        self.line("eval", step, **measured | values)
 
     def checkpoint(self, step: int, seconds: float = 0.5) -> None:
         self.clock += seconds
         self.line(
             "checkpoint",
             step,
-            bytes=12 * PARAMETERS + 600,
+            bytes=sum(checkpoint_sizes(self.parameters).values()),
             seconds_blocking=seconds,
             seconds_background=1.0,
             name=f"step-{step:08d}",
         )
 
     def sample(self, host: str, time: float, sent: int, **values: Any) -> None:
-        self.monitor.setdefault(host, []).append(
-            {
-                "time": time,
-                "cpu_percent": 75.0,
-                "memory_bytes": 4_000_000_000,
-                "memory_total_bytes": 8_000_000_000,
-                "gpus": values.pop("gpus", []),
-                "interfaces": {
-                    "lo": {"received_bytes": 1, "sent_bytes": 1, "speed_mbit": None},
-                    "eth0": {"received_bytes": sent, "sent_bytes": sent, "speed_mbit": 1000},
-                },
-                **values,
-            }
-        )
+        counters = {"received_bytes": sent, "sent_bytes": sent, "speed_mbit": 1000}
+        measured = {
+            "time": time,
+            "cpu_percent": 75.0,
+            "memory_bytes": 4_000_000_000,
+            "memory_total_bytes": 8_000_000_000,
+            "gpus": [],
+            "interfaces": {
+                "lo": {"received_bytes": 1, "sent_bytes": 1, "speed_mbit": None},
+                "eth0": counters,
+            },
+        }
+        self.monitor.setdefault(host, []).append(measured | values)
 
     def watch(self, bytes_per_second: float, utilization: float | None = None) -> None:
         """Sample every host once a second from the start to now."""
-        for host in self.hosts:
+        gpus = [] if utilization is None else [busy_gpu(utilization)]
+        for host in dict.fromkeys(self.hosts):
             for second in range(int(self.clock - START) + 1):
-                gpus = (
-                    []
-                    if utilization is None
-                    else [{"index": 0, "name": "A GPU"} | _busy(utilization)]
-                )
                 self.sample(host, START + second, int(second * bytes_per_second), gpus=gpus)
 
     def write(self) -> Path:
@@ -207,8 +208,10 @@ class RunFolder:
         return self.path
 
 
-def _busy(utilization: float) -> dict[str, Any]:
+def busy_gpu(utilization: float, index: int = 0) -> dict[str, Any]:
     return {
+        "index": index,
+        "name": "A GPU",
         "utilization": utilization,
         "memory_bytes": 1,
         "memory_total_bytes": 2,
@@ -222,36 +225,33 @@ def write_lines(path: Path, lines: Sequence[Any]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def checkpoint_sizes(parameters: int) -> dict[str, int]:
+    return {
+        "weights.safetensors": 4 * parameters + 200,
+        "optimizer.safetensors": 8 * parameters + 300,
+        "state.json": 100,
+    }
+
+
 def write_checkpoints(
-    run: Path, steps: Sequence[int], scores: Mapping[int, tuple[float, float]] | None = None
+    run: Path,
+    steps: Sequence[int],
+    scores: Mapping[int, tuple[float, float]] | None = None,
+    parameters: int = PARAMETERS,
 ) -> None:
     """Sparse files of the right sizes, and their index."""
-    scores = scores or {}
+    sizes = checkpoint_sizes(parameters)
     entries = []
     for step in steps:
         name = f"step-{step:08d}"
-        sizes = {
-            "weights.safetensors": 4 * PARAMETERS + 200,
-            "optimizer.safetensors": 8 * PARAMETERS + 300,
-            "state.json": 100,
-        }
         (run / "checkpoints" / name).mkdir(parents=True)
         for file, size in sizes.items():
             with open(run / "checkpoints" / name / file, "wb") as handle:
                 handle.truncate(size)
-        loss, bleu = scores.get(step, (None, None))
-        entries.append(
-            {
-                "name": name,
-                "step": step,
-                "time": START,
-                "bytes": sum(sizes.values()),
-                "files": {file: {"bytes": size, "sha256": ""} for file, size in sizes.items()},
-                "loss": loss,
-                "nll": loss,
-                "bleu": bleu,
-            }
-        )
+        loss, bleu = (scores or {}).get(step, (None, None))
+        files = {file: {"bytes": size, "sha256": ""} for file, size in sizes.items()}
+        saved = {"name": name, "step": step, "time": START, "bytes": sum(sizes.values())}
+        entries.append({**saved, "files": files, "loss": loss, "nll": loss, "bleu": bleu})
     index = {
         "latest": entries[-1]["name"],
         "best_loss": entries[0]["name"],
@@ -265,18 +265,7 @@ def calm_run(path: Path, steps: int = 60, every: int = 4) -> RunFolder:
     """One machine, one second a step, an evaluation every few steps, everything in order."""
     run = RunFolder(path)
     run.begin()
-    run.line(
-        "calibration",
-        0,
-        seconds_compute=0.8,
-        seconds_all_reduce=None,
-        bytes_per_step=0,
-        gradient_bytes=4 * PARAMETERS,
-        parameters=PARAMETERS,
-        compression="none",
-        arithmetic_per_token=6e6,
-        peak_flops=1e11,
-    )
+    run.calibrate(seconds_compute=0.8)
     for step in range(1, steps + 1):
         run.train(step)
         if step % every == 0:
@@ -296,31 +285,12 @@ def pair_run(
     """Two machines; each step of one second waits so long for gradients."""
     run = RunFolder(path, hosts=("alpha", "beta"))
     run.begin()
-    run.line(
-        "link",
-        0,
-        hosts=["alpha", "beta"],
-        interface="eth0",
-        address="10.0.0.1",
-        speed_mbit=1000,
-        goodput_bytes_per_second=goodput,
-        latency_seconds=0.001,
-    )
+    run.link(goodput_bytes_per_second=goodput)
     compute = 0.8 * (seconds - exposed)
-    run.line(
-        "calibration",
-        0,
-        seconds_compute=compute,
-        seconds_all_reduce=all_reduce,
-        bytes_per_step=4 * PARAMETERS,
-        gradient_bytes=4 * PARAMETERS,
-        parameters=PARAMETERS,
-        compression="none",
-        arithmetic_per_token=6e6,
-        peak_flops=1e11,
-    )
+    rest = seconds - exposed - compute
+    sent = 4 * run.parameters
+    run.calibrate(seconds_compute=compute, seconds_all_reduce=all_reduce, bytes_per_step=sent)
     for step in range(1, steps + 1):
-        rest = seconds - exposed - compute
         run.train(
             step,
             seconds,

@@ -132,7 +132,7 @@ def test_two_machines_and_a_slow_link(tmp_path: Path) -> None:
     network = answers["network_bottleneck"]
     assert network["verdict"] == "yes"
     assert network["confidence"] == "high"
-    assert network["evidence"]["seconds_per_step_infinite_network"] == pytest.approx(0.5)
+    assert network["evidence"]["infinite_network_seconds"] == pytest.approx(0.5)
     assert "infinite network" in network["answer"]
     assert "bf16" in network["next_step"]
     relation = answers["step_time_vs_network"]
@@ -158,6 +158,7 @@ def test_gradients_that_take_another_way_are_named(tmp_path: Path) -> None:
 def test_one_machine(calm: dict[str, dict[str, Any]]) -> None:
     assert calm["network_bottleneck"]["verdict"] == "single machine"
     assert calm["step_time_vs_network"]["verdict"] == "unclear"
+    assert calm["step_time_vs_network"]["confidence"] == "high"
     assert calm["gpu_utilization"]["verdict"] == "none"
     assert "75% busy" in calm["gpu_utilization"]["answer"]
 
@@ -169,7 +170,7 @@ def test_an_empty_run_answers_too(tmp_path: Path) -> None:
     assert {answer["verdict"] for answer in answers.values()} == {"unclear", "none"}
 
 
-def test_a_schedule_that_has_run_down_is_named(tmp_path: Path) -> None:
+def test_a_schedule_that_has_run_down_makes_the_slope_unclear(tmp_path: Path) -> None:
     run = calm_run(tmp_path)
     run.settings = (
         '[model]\npreset = "tiny"\n\n[schedule]\nkind = "cosine"\npeak = 1e-3\n'
@@ -179,6 +180,34 @@ def test_a_schedule_that_has_run_down_is_named(tmp_path: Path) -> None:
         if line["kind"] == "train":
             line["learning_rate"] = 1e-5
     answer = answers_of(run.write())["fully_trained"]
-    assert answer["evidence"]["learning_rate_has_run_down"] is True
-    assert "only a longer schedule" in answer["answer"]
-    assert answer["confidence"] != "high"
+    assert answer["evidence"]["has_run_down"] is True
+    # Lowering the rate lowers the loss: the slope does not say what more steps would bring.
+    assert answer["verdict"] == "unclear"
+    assert answer["evidence"]["reason"] == "improving as the rate runs down"
+    assert "has run down to its end" in answer["answer"]
+
+
+@pytest.mark.parametrize(("bleu", "confidence"), [(20.0, "high"), (None, "medium")])
+def test_overfitting_by_loss_alone_is_less_sure(
+    tmp_path: Path, bleu: float | None, confidence: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(10, 301, 10):
+        run.train(step)
+        run.evaluate(step, 2 + abs(step - 100) / 400, bleu, train_sample_loss=2 - step / 1000)
+    answer = answers_of(run.write())["overfitting"]
+    assert answer["verdict"] == "yes"
+    assert answer["confidence"] == confidence
+    assert ("BLEU is not known" in answer["answer"]) == (bleu is None)
+
+
+def test_local_steps_keep_an_outer_momentum_too(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    assert run.settings is not None
+    run.settings += '\n[distributed]\nsync = "local"\n'
+    path = run.write()
+    write_checkpoints(path, (60,))
+    answer = answers_of(path)["checkpoint_files"]
+    assert answer["evidence"]["expected_bytes"] == 16 * PARAMETERS
+    assert "the outer momentum" in answer["answer"]

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers_network import step_time_vs_network
+from dragoman.report.answers.network import step_time_vs_network
 from dragoman.report.bottleneck import judge_network, measure_steps, steady_steps
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import analyse
@@ -25,7 +25,7 @@ def test_step_times_by_hand(tmp_path: Path) -> None:
     assert (times.steps, times.left_out) == (21, 3)
     assert times.mean == pytest.approx(2.0)
     assert times.median == pytest.approx(2.0)
-    assert (times.low, times.high) == (1.0, 3.0)
+    assert (times.percentile_5, times.percentile_95) == (1.0, 3.0)
     assert times.phases["compute"] == pytest.approx(1.6)
     assert times.phases["optimizer"] == pytest.approx(0.2)
     assert sum(times.phases.values()) == pytest.approx(times.mean)
@@ -128,15 +128,14 @@ def test_windows_hold_nothing_but_training(tmp_path: Path) -> None:
         run.train(step)
     run.watch(4_000_000)
     evidence = _load(run)
-    train = evidence.history.train
-    windows = training_windows(evidence, train, evidence.machines[0])
+    windows = training_windows(evidence, evidence.machines[0])
     assert windows is not None
     assert windows.seconds == 5.0
     # 350 s in windows of 5 s, less those that touch the 50 s of evaluation.
     assert len(windows) == 59
     np.testing.assert_allclose(windows.seconds_per_step, 1.0)
     np.testing.assert_allclose(windows.bytes_per_step, 4e6)
-    assert measure_traffic(evidence, train)[0].peak_bytes_per_second == pytest.approx(4e6)
+    assert measure_traffic(evidence)[0].peak_bytes_per_second == pytest.approx(4e6)
 
 
 def test_correlation_with_traffic(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
         _lose_numbers,
         [
             "not a number at 3 of 120 steps, first at step 30",
-            "3 steps were skipped",
+            "3 steps skipped",
             "1 of 10 evaluations of valid",
         ],
     ),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dragoman.report.evidence import load_evidence
-from dragoman.report.history import History, read_history
+from dragoman.report.evidence.history import History, read_history
 from report.run_folders import START, RunFolder, calm_run
 
 
@@ -137,3 +137,9 @@ def test_a_run_that_has_not_started(tmp_path: Path) -> None:
     evidence = load_evidence(tmp_path, START)
     assert evidence.state == "not started"
     assert any("metrics.jsonl is missing" in notice for notice in evidence.missing)
+
+
+def test_machines_that_were_lost_are_named(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    run.line("lost", 40, host="beta", reason="no answer for 60 s", workers=1)
+    assert "beta was lost at step 40: no answer for 60 s" in load_evidence(run.write(), 0).missing

@@ -1,21 +1,26 @@
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dragoman.report.evidence import load_evidence
+from dragoman.report.evidence.records import Evaluations, TrainSteps
 from dragoman.report.intervals import trend
 from dragoman.report.learning import (
     Convergence,
     Overfitting,
     judge_convergence,
     judge_overfitting,
+    law_of,
 )
 from report.run_folders import START, RunFolder
 
 Curve = Callable[[int], float | None]
+
+NO_STEPS = TrainSteps(*np.zeros((len(fields(TrainSteps)), 0)))
 
 
 def _judge(
@@ -34,7 +39,7 @@ def _judge(
         run.evaluate(step, loss=loss(step), bleu=bleu(step), **own)
     evidence = load_evidence(run.write(), START)
     return (
-        judge_convergence(evidence.evaluations, evidence.history.train),
+        judge_convergence(evidence.evaluations, evidence.history.train, law_of(evidence.settings)),
         judge_overfitting(evidence.evaluations),
     )
 
@@ -48,19 +53,50 @@ def _plus(*curves: Curve) -> Curve:
     return lambda step: sum(curve(step) or 0.0 for curve in curves)
 
 
-def test_gain_is_the_slope_over_the_logarithm_of_steps(tmp_path: Path) -> None:
-    loss = [3.0 - 0.2 * math.log(step) + 0.01 * (-1) ** (step // 10) for step in range(10, 301, 10)]
+def test_the_gain_by_hand(tmp_path: Path) -> None:
+    """The slope of the last third, slowing as it did since the second third."""
+    loss = [2.0 + 9 / step + 0.002 * (-1) ** (step // 10) for step in range(10, 301, 10)]
     found, _ = _judge(tmp_path, lambda step: loss[step // 10 - 1], lambda step: None)
-    late = np.arange(210, 301, 10)
-    line = trend(np.log(late), np.array(loss[20:]))
+    second, last = np.log(np.arange(110, 201, 10)), np.log(np.arange(210, 301, 10))
+    earlier, line = trend(second, np.array(loss[10:20])), trend(last, np.array(loss[20:]))
+    exponent = math.log(1.5) / (last.mean() - second.mean())
+    slowing = (line.slope / earlier.slope) ** exponent
+    most_slowing = min(1.0, line.high / earlier.low) ** exponent
     assert found.evaluations == 10
     assert found.bleu is None
     assert found.loss is not None
-    assert found.loss.expected == pytest.approx(-line.slope * math.log(1.5))
-    assert found.loss.expected == pytest.approx(0.2 * math.log(1.5), rel=0.1)
-    assert found.loss.low == pytest.approx(-line.high * math.log(1.5))
+    assert found.loss.slowing == pytest.approx(slowing)
+    assert found.loss.expected == pytest.approx(-line.slope * slowing * math.log(1.5))
+    assert found.loss.low == pytest.approx(-line.high * most_slowing * math.log(1.5))
     assert found.loss.high == pytest.approx(-line.low * math.log(1.5))
     assert found.loss.per_thousand_steps == pytest.approx(1000 * line.slope / 300)
+    # What 150 more steps really bring: 9/300 - 9/450. A straight line would promise 0.015.
+    assert found.loss.expected == pytest.approx(0.010, abs=0.002)
+
+
+@pytest.mark.parametrize("exponent", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("noise", [0.001, 0.02])
+def test_the_interval_of_the_gain_holds_the_truth(exponent: float, noise: float) -> None:
+    """Of power laws, which learning curves are; a straight line's interval never does."""
+    generator = np.random.default_rng(4)
+    step = np.arange(1.0, 41) / 40
+    truth = 1 - 1.5**-exponent
+    nothing = np.full(40, np.nan)
+    held = 0
+    for _ in range(100):
+        loss = 1 + step**-exponent + noise * generator.standard_normal(40)
+        series = Evaluations("", "", step, step, nothing, loss, nothing, nothing)
+        gain = judge_convergence(series, NO_STEPS, None).loss
+        assert gain is not None
+        held += gain.low <= truth <= gain.high
+    assert held >= 92
+
+
+def test_bleu_has_an_end(tmp_path: Path) -> None:
+    found, _ = _judge(tmp_path, lambda step: 2.0, lambda step: 99.9 - 10 / step)
+    assert found.bleu is not None
+    assert found.bleu.expected < found.bleu.high <= 100 - found.bleu.trend.level
+    assert found.verdict == "yes"
 
 
 def test_still_improving(tmp_path: Path) -> None:
@@ -190,3 +226,28 @@ def test_the_turn_by_hand(tmp_path: Path) -> None:
     assert found.rise == pytest.approx(tail - lowest)
     assert found.gap_last == pytest.approx(_turned(300) - _falls(300))
     assert found.gap_first == pytest.approx(_turned(10) - _falls(10))
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+def test_a_flat_curve_is_seldom_taken_for_overfitting(noise: float) -> None:
+    """The lowest of many noisy evaluations is low by chance; that must not count as a turn."""
+    generator = np.random.default_rng(6)
+    step = np.arange(10.0, 310, 10)
+    verdicts = []
+    for _ in range(200):
+        loss = noise * generator.standard_normal(30)
+        for place in range(1, 30):
+            loss[place] += 0.4 * loss[place - 1]
+        nothing = np.full(30, np.nan)
+        sample = 3 - 0.1 * np.log(step)
+        series = Evaluations("", "", step, step, nothing, 2 + loss, sample, nothing)
+        verdicts.append(judge_overfitting(series).verdict)
+    assert verdicts.count("yes") <= 12
+
+
+def test_a_late_turn_is_seen(tmp_path: Path) -> None:
+    """The last sixth of the run turns up: a slope over the whole last third would miss it."""
+    _, found = _judge(
+        tmp_path, lambda step: 2 + 3 / step + max(0, step - 240) / 400, lambda step: 20.0, _falls
+    )
+    assert found.reason == "turned while training falls"

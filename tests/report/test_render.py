@@ -1,14 +1,21 @@
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.report.downsample import envelope
+from dragoman.report.plots.canvas import WIDE, Panel, Picture, Shape, render_svg
 from dragoman.report.render import write_report
+from dragoman.report.series import envelope
 from report.run_folders import START, calm_run, pair_run, write_checkpoints
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ATTACK = "<script>alert('x')</script>"
 
@@ -126,3 +133,22 @@ def test_downsampling_keeps_the_extremes() -> None:
     assert np.average(found.mean, weights=sizes) == pytest.approx(np.nanmean(y))
     assert len(envelope(x[:7], y[:7], 300)) == 6
     assert len(envelope(x[:0], y[:0], 300)) == 0
+
+
+def test_numbers_in_pictures_are_left_whole() -> None:
+    def draw(axes: "Axes", shape: Shape) -> None:
+        axes.plot([0.0, 1.23456], [0.0, 1.0], label="took 0.108 s")
+
+    svg = render_svg(Picture("key", "A <title>", "", (Panel(draw),)), WIDE)
+    assert "took 0.108 s" in svg
+    assert "A &lt;title&gt;" in svg
+    # Coordinates are coarser: a tenth of a pixel is finer than any screen shows.
+    assert not re.search(r' d="[^"]*\.\d\d', svg)
+
+
+def test_the_report_waits_for_its_heavy_imports() -> None:
+    modules = "dragoman.report.render, dragoman.report.compare, dragoman.report.whatif_command"
+    heavy = "{'matplotlib', 'jinja2', 'torch'}"
+    code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,18 +7,22 @@ import pytest
 from dragoman.errors import UserError
 from dragoman.report.calibrate import load_calibration
 from dragoman.report.whatif import (
+    GIGABIT,
     Calibration,
     Scenario,
-    parse_bandwidth,
     predict,
-    render_table,
-    ring_bytes,
     usual_questions,
     whatif_table,
 )
-from report.run_folders import PARAMETERS, calm_run, pair_run
+from dragoman.report.whatif_command import (
+    WhatifOptions,
+    parse_bandwidth,
+    prediction_cells,
+    text_table,
+    whatif_command,
+)
+from report.run_folders import PARAMETERS, START, calm_run, pair_run
 
-GIGABIT = 1e9 / 8
 BASE = 4 * 60_880_896
 TWO_MACHINES = Calibration(
     machines=2,
@@ -32,12 +37,23 @@ TWO_MACHINES = Calibration(
 )
 
 
-def test_bytes_on_the_wire() -> None:
-    assert ring_bytes(100, 2, 2, inside=True) == 100
-    assert ring_bytes(100, 2, 4, inside=True) == 100
-    assert ring_bytes(100, 2, 4, inside=False) == 150
-    assert ring_bytes(100, 4, 4, inside=True) == 150
-    assert ring_bytes(100, 1, 4, inside=False) == 0
+@pytest.mark.parametrize(
+    ("machines", "workers", "share"),
+    [
+        (1, 4, 0),
+        (2, 2, 1),
+        (2, 8, 1),  # 2 (2-1)/2: its workers add up inside each machine first.
+        (4, 4, 1.5),
+        (8, 64, 1.75),
+    ],
+)
+def test_bytes_on_the_wire(machines: int, workers: int, share: float) -> None:
+    plain = predict(TWO_MACHINES, Scenario(machines=machines, workers=workers))
+    assert plain.bytes_per_step == share * BASE
+    half = predict(TWO_MACHINES, Scenario(machines=machines, workers=workers, compression="bf16"))
+    assert half.bytes_per_step == share * BASE / 2
+    local = predict(TWO_MACHINES, Scenario(machines=machines, workers=workers, local_steps=50))
+    assert local.bytes_per_step == share * BASE / 50
 
 
 def test_the_reference_model_over_a_gigabit() -> None:
@@ -47,9 +63,6 @@ def test_the_reference_model_over_a_gigabit() -> None:
     assert plain.seconds_step == pytest.approx(0.6 + 0.02 + 0.01 + plain.seconds_exposed)
     half = predict(TWO_MACHINES, Scenario(compression="bf16"))
     assert half.seconds_exposed == pytest.approx(1.03, rel=0.01)
-    local = predict(TWO_MACHINES, Scenario(local_steps=8))
-    assert local.bytes_per_step == BASE / 8
-    assert local.seconds_exposed == pytest.approx(plain.seconds_exposed / 8)
     tenth = predict(TWO_MACHINES, Scenario(bytes_per_second=9.5 * GIGABIT))
     assert tenth.seconds_exposed == pytest.approx(0.205, rel=0.01)
 
@@ -58,7 +71,7 @@ def test_a_prediction_by_hand() -> None:
     # Eight machines: 0.6 x 2 / 8 of compute, 2 x 7/8 of the bytes, 14 hops.
     found = predict(
         TWO_MACHINES,
-        Scenario(workers=8, bytes_per_second=1e9, latency_seconds=0.001, compute_speed=2),
+        Scenario(workers=8, bytes_per_second=1e9, latency_seconds=0.001, device_speed=2),
         steps=1000,
         price_per_machine_hour=3.0,
     )
@@ -67,14 +80,40 @@ def test_a_prediction_by_hand() -> None:
     step = compute + 0.01 + 0.02 / 2 + exchange
     assert found.machines == 8
     assert found.seconds_step == pytest.approx(step)
+    assert found.bytes_per_step == pytest.approx(1.75 * BASE)
     assert found.tokens_per_second == pytest.approx(30_000 / step)
     assert found.efficiency == pytest.approx((0.6 + 0.02) / (8 * step))
     assert found.hours == pytest.approx(1000 * step / 3600)
     assert found.cost == pytest.approx(1000 * step / 3600 * 8 * 3.0)
 
 
+def test_workers_of_one_machine_add_up_at_no_cost_on_the_wire() -> None:
+    """Two machines of four workers: two hops as with one worker each, and a quarter of compute."""
+    found = predict(replace(TWO_MACHINES, seconds_overhead=0.05), Scenario(machines=2, workers=8))
+    assert found.seconds_compute == pytest.approx(0.15)
+    assert found.seconds_exposed == pytest.approx(BASE / (0.95 * GIGABIT) + 2 * 1e-4 + 0.05)
+
+
+def test_local_steps_by_hand() -> None:
+    exchange = BASE / (0.95 * GIGABIT) + 2 * 1e-4
+    local = predict(TWO_MACHINES, Scenario(local_steps=50))
+    assert local.bytes_per_step == BASE / 50
+    assert local.seconds_exposed == pytest.approx(exchange / 50)
+    assert local.seconds_step == pytest.approx(0.63 + exchange / 50)
+    half = predict(TWO_MACHINES, Scenario(local_steps=50, compression="bf16"))
+    assert half.seconds_exposed == pytest.approx((BASE / 2 / (0.95 * GIGABIT) + 2e-4) / 50)
+    # In fragments it travels beside 50 steps of 0.6 s of computing: nothing is waited for.
+    spread = predict(TWO_MACHINES, Scenario(local_steps=50, fragments=4))
+    assert spread.seconds_exposed == 0
+    assert spread.seconds_step == pytest.approx(0.63)
+    # Over 1 Mbit/s an exchange takes longer than that, and every fragment has its two hops.
+    slow = Scenario(local_steps=50, fragments=4, bytes_per_second=GIGABIT / 1e3)
+    took = BASE / (GIGABIT / 1e3) + 4 * 2 * 1e-4
+    assert predict(TWO_MACHINES, slow).seconds_exposed == pytest.approx((took - 50 * 0.6) / 50)
+
+
 def test_overlap_hides_no_more_than_the_backward_pass() -> None:
-    hiding = Calibration(**{**vars(TWO_MACHINES), "overlap": 0.5, "latency_seconds": 0.0})
+    hiding = replace(TWO_MACHINES, latency_seconds=0.0, overlap=0.5)
     slow = predict(hiding, Scenario(bytes_per_second=GIGABIT / 10))
     exchange = BASE / (GIGABIT / 10)
     assert slow.seconds_exposed == pytest.approx(exchange - 0.5 * 0.6 * 2 / 3)
@@ -84,6 +123,11 @@ def test_overlap_hides_no_more_than_the_backward_pass() -> None:
     more = predict(hiding, Scenario(bytes_per_second=GIGABIT / 10, accumulation=4))
     assert more.seconds_exposed == pytest.approx(slow.seconds_exposed)
     assert more.seconds_compute == pytest.approx(2.4)
+    # Twice the workers have half the micro-batches of two: the backward pass is as long.
+    two = replace(hiding, micro_batches=2)
+    twice = predict(two, Scenario(bytes_per_second=GIGABIT / 10, workers=4))
+    assert twice.seconds_compute == pytest.approx(0.3)
+    assert twice.seconds_exposed == pytest.approx(1.5 * exchange - 0.5 * 0.3 * 2 / 3)
 
 
 def test_one_machine_needs_no_network() -> None:
@@ -92,31 +136,36 @@ def test_one_machine_needs_no_network() -> None:
     assert alone.seconds_exposed == 0
 
 
-def test_more_machines_than_workers_is_refused() -> None:
-    with pytest.raises(UserError, match="every machine needs a worker"):
-        predict(TWO_MACHINES, Scenario(machines=4, workers=2))
+@pytest.mark.parametrize(
+    ("scenario", "problem"),
+    [
+        (Scenario(machines=4, workers=2), "every machine needs a worker"),
+        (Scenario(fragments=4), "need at least as many local steps"),
+        (Scenario(local_steps=8, compression="powersgd"), "powersgd works on gradients"),
+    ],
+)
+def test_what_cannot_be(scenario: Scenario, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        predict(TWO_MACHINES, scenario)
 
 
 def test_the_usual_questions_reach_a_thousand_workers() -> None:
     rows = whatif_table(TWO_MACHINES, usual_questions(TWO_MACHINES), steps=50_000)
     assert rows[0].label == "this run"
     assert max(row.workers for row in rows) == 1024
-    by_label = {row.label: row for row in rows}
-    assert (
-        by_label["infinite network"].seconds_exposed < by_label["10 Gb/s network"].seconds_exposed
-    )
-    text = render_table(rows)
+    steps = {row.label: row.seconds_step for row in rows}
+    assert steps["infinite network"] < steps["network of 10 Gb/s"] < steps["network of 1 Gb/s"]
+    text = text_table(prediction_cells(rows, 50_000))
     assert "1,024 workers" in text
-    assert "infinite" in text
+    assert len({len(line) for line in text.splitlines()}) == 1
 
 
 def test_calibration_of_a_run(tmp_path: Path) -> None:
     # Half a second of exchange (4 MB at 8 MB/s and two latencies), 0.3 s of it exposed.
-    run = pair_run(tmp_path, exposed=0.3, all_reduce=0.602)
-    found = load_calibration(run.write())
+    found = load_calibration(pair_run(tmp_path, exposed=0.3, all_reduce=0.602).write())
     assert found.gradient_bytes == 4 * PARAMETERS
-    assert found.bytes_per_second == 8e6
-    assert found.latency_seconds == 0.001
+    assert (found.machines, found.workers) == (2, 2)
+    assert (found.bytes_per_second, found.latency_seconds) == (8e6, 0.001)
     assert found.seconds_compute == pytest.approx(0.56)
     assert found.seconds_overhead == pytest.approx(0.1)
     # 1,024 slots in rows of 128 are 4 rows a worker, and a device takes 4: one micro-batch.
@@ -125,32 +174,77 @@ def test_calibration_of_a_run(tmp_path: Path) -> None:
     assert predict(found, Scenario()).seconds_step == pytest.approx(1.0)
 
 
-def test_a_run_tells_whether_it_adds_up_inside_machines_first(tmp_path: Path) -> None:
-    for sent, inside in ((4_000_000, True), (6_000_000, False)):
-        run = pair_run(tmp_path / str(sent))
-        run.hosts, run.workers = ("alpha", "alpha", "beta", "beta"), 4
-        for line in run.lines:
-            if line["kind"] == "start":
-                line |= {"hosts": list(run.hosts), "workers": 4}
-            if line["kind"] == "calibration":
-                line["bytes_per_step"] = sent
-        assert load_calibration(run.write()).reduces_inside is inside
+def test_calibration_of_a_run_with_local_steps(tmp_path: Path) -> None:
+    # An exchange of 0.502 s every 5 steps, nothing hidden: 0.1004 s of each step.
+    run = pair_run(tmp_path, exposed=0.1004, all_reduce=0.502)
+    assert run.settings is not None
+    run.settings += '\n[distributed]\nsync = "local"\nlocal_steps = 5\nlocal_fragments = 1\n'
+    for line in run.lines:
+        if line["kind"] == "calibration":
+            line["bytes_per_step"] = 4 * PARAMETERS / 5
+    found = load_calibration(run.write())
+    assert found.local_steps == 5
+    assert found.overlap == pytest.approx(0, abs=1e-9)
+    assert predict(found, Scenario()).seconds_step == pytest.approx(1.0)
+    every_step = predict(found, Scenario(local_steps=1))
+    assert every_step.seconds_step == pytest.approx(1.0 - 0.1004 + 0.502)
+    assert "an exchange every step" in dict(usual_questions(found))
 
 
 def test_a_run_on_one_machine_can_be_asked_too(tmp_path: Path) -> None:
     found = load_calibration(calm_run(tmp_path).write())
     assert math.isinf(found.bytes_per_second)
     rows = {row.label: row for row in whatif_table(found, usual_questions(found))}
-    assert rows["1 Gb/s network"].machines == 2
-    assert rows["1 Gb/s network"].seconds_exposed == pytest.approx(4 * PARAMETERS / GIGABIT)
-    assert rows["bf16 compression at 1 Gb/s"].bytes_per_step == 2 * PARAMETERS
+    assert rows["network of 1 Gb/s"].machines == 2
+    assert rows["network of 1 Gb/s"].seconds_exposed == pytest.approx(4 * PARAMETERS / GIGABIT)
+    assert rows["bf16 compression"].bytes_per_step == 2 * PARAMETERS
+
+
+def test_the_command_answers_what_was_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = pair_run(tmp_path, exposed=0.5, all_reduce=0.502).write()
+    options = WhatifOptions(bandwidth="64Mbit", workers=4, machines=2, price_per_hour=2.0)
+    whatif_command(run, options, now=START)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "by-hand: 2 workers on 2 machines, 64.0 Mb/s between them."
+    asked = next(line for line in lines if line.startswith("64.0 Mb/s, 2 machines, 4 workers"))
+    # Half the compute of 0.4 s, 0.1 s of other phases, and an exchange of 0.502 s. The run hid
+    # 0.002 s of it behind its backward pass, so half as much hides behind half of that.
+    step = 0.2 + 0.1 + 0.502 - 0.001
+    assert "0.801 s" in asked
+    assert f"{1000 / step:,.0f}" in asked
+    assert asked.endswith(f"{120 * step / 3600 * 2 * 2.0:.2f}")
+    assert any(line.startswith("... and bf16") for line in lines)
+    assert any(line.startswith("- Ring:") for line in lines)
+
+
+def test_the_command_without_options_asks_the_usual(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whatif_command(calm_run(tmp_path).write(), WhatifOptions(), now=START)
+    text = capsys.readouterr().out
+    assert "network of 10 Gb/s" in text
+    assert "by construction" in text
+
+
+def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
+    options = WhatifOptions(bandwidth="fast", workers=0, compression="zip", price_per_hour=-1)
+    with pytest.raises(UserError) as problem:
+        whatif_command(tmp_path, options)
+    assert str(problem.value).splitlines() == [
+        "--price-per-hour -1: must not be below 0",
+        "--workers 0: must be above 0",
+        "--compression zip: one of none, bf16, fp16, powersgd",
+        "bandwidth 'fast': write a number and a unit, as in 10Gbit or 100Mbit",
+    ]
 
 
 def test_a_run_without_steps_is_refused(tmp_path: Path) -> None:
     run = calm_run(tmp_path)
     run.lines = run.lines[:1]
-    with pytest.raises(UserError, match="no steps or no calibration"):
-        load_calibration(run.write())
+    with pytest.raises(UserError, match="no timed steps"):
+        whatif_command(run.write(), WhatifOptions(), now=START)
 
 
 @pytest.mark.parametrize(

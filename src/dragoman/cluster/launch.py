@@ -22,7 +22,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.agent import Orders
-from dragoman.cluster.board import STORE_TIMEOUT, Board, Failure, first_cause
+from dragoman.cluster.board import COMMAND_VARIABLE, STORE_TIMEOUT, Board, Failure, first_cause
 from dragoman.cluster.network import LOOPBACK, route_to
 from dragoman.config import DistributedSettings
 from dragoman.console import say
@@ -32,7 +32,7 @@ SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
 SSH += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
 SECONDS_BETWEEN_TRIES = 5.0
 SECONDS_TO_SAVE = 60.0
-FORWARDED_VARIABLES = ("OMP_", "NCCL_", "GLOO_", "TORCH_", "CUDA_")
+FORWARDED_VARIABLES = ("OMP_", "ONEDNN_", "NCCL_", "GLOO_", "TORCH_", "CUDA_")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Job:
 
     command: list[str]  # Of a worker, after the interpreter; {config} stands for its config file.
     config: str
-    resume: str = ""  # The command that goes on with the run, for people.
+    command_line: str = ""  # What the user typed; the same goes on with the run.
 
 
 def parse_hosts(text: str) -> list[Host]:
@@ -184,7 +184,8 @@ class Launcher:
     def _raise_final(self, host: Host, code: int, over: str | None) -> None:
         cause = first_cause(self.board.failures())
         what = str(cause) if cause else over or f"{host.name or 'the agent'} ended with {code}"
-        advice = f"\nthe run can go on with: {self.job.resume}" if self.job.resume else ""
+        line = self.job.command_line
+        advice = f"\nthe run can go on with: {line}" if line else ""
         raise SystemFault(f"{what}{advice}")
 
     def _exit_code(self, host: Host) -> int | None:
@@ -231,7 +232,8 @@ class Launcher:
             wait_seconds=self.settings.wait_seconds,
             timeout_seconds=self.settings.timeout_seconds,
             max_restarts=self.settings.max_restarts,
-            variables={
+            variables={COMMAND_VARIABLE: self.job.command_line}
+            | {
                 name: value
                 for name, value in os.environ.items()
                 if name.startswith(FORWARDED_VARIABLES)

@@ -1,7 +1,8 @@
 """Two runs side by side: what changed, and what it did."""
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,20 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dragoman import __version__
-from dragoman.report.answer import Answer
 from dragoman.report.answers import answer_all
-from dragoman.report.canvas import Picture, Shape, colour, legend, place_axes, thousands
-from dragoman.report.downsample import envelope
+from dragoman.report.answers.answer import Answer
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import Findings, analyse
 from dragoman.report.identity import flat_settings, hardware_rows, identity_rows, when
-from dragoman.report.intervals import Floats
-from dragoman.report.render import as_json, card_notes, write_files
-from dragoman.report.templating import drawn, picture_files, render
+from dragoman.report.plots.canvas import Panel, Picture, Shape, band, beyond, colour
+from dragoman.report.series import Floats, envelope
+from dragoman.report.templating import as_json, drawn, picture_files, render, write_files
+from dragoman.report.thresholds import MEANINGFUL_BLEU_GAIN, SAME_SPEED
 from dragoman.report.wording import in_time
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 _TINTS = ("blue", "orange")
 _NOT_COMPARED = {"Run", "Created", "Command", "Directory"}  # They differ in every pair of runs.
@@ -42,11 +42,11 @@ def compare_runs(first: Path, second: Path, output: Path, now: float | None = No
     """Write compare.html, compare.md and compare.json into a folder; return the page's path."""
     moment = time.time() if now is None else now
     sides = _load_sides((first, second), moment)
+    questions = list(zip(*(side.answers for side in sides), strict=True))
     pictures = {"curves": drawn([picture for picture in _pictures(sides) if picture])}
-    questions = _questions(sides)
     settings = differing(*(flat_settings(side.evidence.settings) for side in sides))
     identity = differing(*(_identity(side.evidence) for side in sides))
-    facts = _facts(sides)
+    facts = [fact for fact in _facts(*sides) if fact]
     values = {
         "labels": [side.label for side in sides],
         "facts": [fact["words"] for fact in facts],
@@ -70,15 +70,15 @@ def compare_runs(first: Path, second: Path, output: Path, now: float | None = No
                 "first": own.to_json(),
                 "second": other.to_json(),
             }
-            for own, other in zip(sides[0].answers, sides[1].answers, strict=True)
+            for own, other in questions
         ],
         "missing": {side.label: list(side.evidence.missing) for side in sides},
     }
     files = {
         **picture_files(pictures),
         "compare.json": as_json(report),
-        "compare.md": render("compare.md.jinja", values).encode(),
-        "compare.html": render("compare.html.jinja", values).encode(),
+        "compare.md": render("compare.md.jinja", values),
+        "compare.html": render("compare.html.jinja", values),
     }
     write_files(output, files)
     return output / "compare.html"
@@ -97,12 +97,9 @@ def _load_sides(runs: Sequence[Path], moment: float) -> list[Side]:
 
 def differing(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
     """What the two do not share, with None where one of them says nothing."""
-    names = list(dict.fromkeys((*first, *second)))
-    return {
-        name: [first.get(name), second.get(name)]
-        for name in names
-        if first.get(name) != second.get(name)
-    }
+    names = dict.fromkeys((*first, *second))
+    pairs = {name: [first.get(name), second.get(name)] for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _identity(evidence: Evidence) -> dict[str, str]:
@@ -110,193 +107,159 @@ def _identity(evidence: Evidence) -> dict[str, str]:
     return {key: value for key, value in rows.items() if key not in _NOT_COMPARED}
 
 
-def _rows(differences: dict[str, list[Any]]) -> list[tuple[str, str, str]]:
-    return [(name, _shown(one), _shown(other)) for name, (one, other) in differences.items()]
+def _rows(differences: dict[str, list[Any]]) -> list[list[str]]:
+    return [[name, *map(_shown, pair)] for name, pair in differences.items()]
 
 
 def _shown(value: Any) -> str:
-    return "not set" if value is None else str(value)
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _questions(sides: Sequence[Side]) -> list[dict[str, Any]]:
-    notes = [card_notes(side.evidence, side.findings) for side in sides]
+def _facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
+    """What the change did, each as numbers and as a sentence."""
+    labels = (first.label, second.label)
+    best = [_best_bleu(side.evidence) for side in (first, second)]
+    goal = min(best, default=np.nan)
     return [
-        {
-            "question": pair[0].question,
-            "cells": [
-                {"answer": answer, "note": notes[number][answer.id]}
-                for number, answer in enumerate(pair)
+        _fact(
+            "step_time",
+            [
+                side.findings.times.mean if side.findings.times else np.nan
+                for side in (first, second)
             ],
-        }
-        for pair in zip(*(side.answers for side in sides), strict=True)
+            lambda one, other: (
+                f"A step takes {in_time(one)} in {labels[0]} and {in_time(other)} "
+                f"in {labels[1]}: {_times_as_fast(labels[1], one / other)}."
+            ),
+        ),
+        _fact(
+            "best_bleu",
+            best,
+            lambda one, other: (
+                f"The best BLEU is {one:.2f} in {labels[0]} and {other:.2f} in "
+                f"{labels[1]}: {_better_by(other - one)}."
+            ),
+        ),
+        _fact(
+            "seconds_to_same_bleu",
+            [_seconds_to_bleu(side.evidence, goal) for side in (first, second)],
+            lambda one, other: (
+                f"BLEU {goal:.2f}, the highest that both reached, took "
+                f"{in_time(one)} in {labels[0]} and {in_time(other)} in {labels[1]}: "
+                f"{_times_as_fast(labels[1], one / other)}."
+            ),
+        ),
+        _fact(
+            "wall_time",
+            [side.findings.duration.wall for side in (first, second)],
+            lambda one, other: f"The whole run took {in_time(one)} and {in_time(other)}.",
+        ),
     ]
 
 
-def _facts(sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """What the change did, each as numbers and as a sentence."""
-    first, second = sides
-    facts = []
+def _fact(
+    name: str, values: Sequence[float], words: Callable[[float, float], str]
+) -> dict[str, Any] | None:
+    """A fact about both runs, if both know it."""
+    one, other = values
+    if not np.isfinite(values).all():
+        return None
+    return {"id": name, "first": one, "second": other, "words": words(one, other)}
 
-    def add(name: str, values: Sequence[float | None], words: str) -> None:
-        facts.append({"id": name, "first": values[0], "second": values[1], "words": words})
 
-    times = [side.findings.times for side in sides]
-    if times[0] and times[1]:
-        ratio = times[0].mean / times[1].mean
-        add(
-            "step_time",
-            [times[0].mean, times[1].mean],
-            f"A step takes {in_time(times[0].mean)} in {first.label} and {in_time(times[1].mean)} "
-            f"in {second.label}: {_times_as_fast(second.label, ratio)}.",
-        )
-    best = [_best_bleu(side.evidence) for side in sides]
-    if best[0] is not None and best[1] is not None:
-        add(
-            "best_bleu",
-            best,
-            f"The best BLEU is {best[0]:.2f} in {first.label} and {best[1]:.2f} in "
-            f"{second.label} ({best[1] - best[0]:+.2f}).",
-        )
-        goal = min(best[0], best[1])
-        reached = [_seconds_to_bleu(side.evidence, goal) for side in sides]
-        if reached[0] and reached[1]:
-            add(
-                "seconds_to_same_bleu",
-                reached,
-                f"BLEU {goal:.2f}, the highest that both reached, took {in_time(reached[0])} in "
-                f"{first.label} and {in_time(reached[1])} in {second.label}: "
-                f"{_times_as_fast(second.label, reached[0] / reached[1])}.",
-            )
-    walls = [side.findings.duration.wall for side in sides]
-    if np.isfinite(walls).all():
-        add(
-            "wall_time",
-            walls,
-            f"The whole run took {in_time(walls[0])} and {in_time(walls[1])}.",
-        )
-    return facts
+def _better_by(bleu: float) -> str:
+    matters = "" if abs(bleu) >= MEANINGFUL_BLEU_GAIN.value else ", no difference that matters"
+    return f"{bleu:+.2f}{matters}"
 
 
 def _times_as_fast(label: str, ratio: float) -> str:
-    if 0.98 < ratio < 1.02:
+    if abs(ratio - 1) < SAME_SPEED.value:
         return "no difference that matters"
     return f"{label} is {ratio:.2f} times as fast"
 
 
-def _best_bleu(evidence: Evidence) -> float | None:
+def _best_bleu(evidence: Evidence) -> float:
     series = evidence.evaluations
-    if series is None or not np.isfinite(series.bleu).any():
-        return None
-    return float(np.nanmax(series.bleu))
+    known = series is not None and np.isfinite(series.bleu).any()
+    return float(np.nanmax(series.bleu)) if series is not None and known else np.nan
 
 
-def _seconds_to_bleu(evidence: Evidence, goal: float) -> float | None:
+def _seconds_to_bleu(evidence: Evidence, goal: float) -> float:
     series = evidence.evaluations
-    if series is None:
-        return None
-    there = np.flatnonzero(series.bleu >= goal)
-    return float(series.time[there[0]] - evidence.history.first_time) if len(there) else None
+    there = series.time[series.bleu >= goal] if series is not None else np.zeros(0)
+    return float(there[0] - evidence.history.first_time) if len(there) else np.nan
 
 
 def _pictures(sides: Sequence[Side]) -> list[Picture | None]:
-    over_steps = "over steps"
-    over_time = "over time"
     return [
-        _curves(sides, "bleu", over_steps, "BLEU", "lower right"),
-        _curves(sides, "bleu", over_time, "BLEU", "lower right"),
-        _curves(sides, "loss", over_steps, "eval loss", "upper right"),
-        _curves(sides, "loss", over_time, "eval loss", "upper right"),
-        _train_loss(sides),
-        _step_times(sides),
+        _evaluation_curves(sides, "bleu", "BLEU", "lower right", over_time=False),
+        _evaluation_curves(sides, "bleu", "BLEU", "lower right", over_time=True),
+        _evaluation_curves(sides, "loss", "eval loss", "upper right", over_time=False),
+        _evaluation_curves(sides, "loss", "eval loss", "upper right", over_time=True),
+        _step_curves(sides, "loss", "train-loss", "Training loss", "loss, nats per token"),
+        _step_curves(sides, "seconds", "step-time", "Step time", "seconds per step"),
     ]
 
 
-def _curves(sides: Sequence[Side], metric: str, over: str, name: str, place: str) -> Picture | None:
+def _evaluation_curves(
+    sides: Sequence[Side], metric: str, name: str, legend: str, *, over_time: bool
+) -> Picture | None:
     """One metric of both runs, over steps or over hours."""
-    series = [
-        (side, evaluations)
-        for side in sides
-        if (evaluations := side.evidence.evaluations) is not None
-        and np.isfinite(getattr(evaluations, metric)).any()
-    ]
-    if not series:
+    curves = []
+    for side, tint in zip(sides, _TINTS, strict=True):
+        series = side.evidence.evaluations
+        if series is not None and np.isfinite(getattr(series, metric)).any():
+            hours = (series.time - side.evidence.history.first_time) / 3600
+            x = hours if over_time else series.step
+            curves.append((x, getattr(series, metric), tint, side.label))
+    if not curves:
         return None
 
-    def draw(figure: "Figure", shape: Shape) -> None:
-        axes = place_axes(figure, shape)[0]
-        for side, evaluations in series:
-            x = evaluations.step
-            if over == "over time":
-                x = (evaluations.time - side.evidence.history.first_time) / 3600
-            tint = colour(_TINTS[sides.index(side)])
-            axes.plot(x, getattr(evaluations, metric), color=tint, label=side.label)
-        axes.set_ylabel(name)
-        if over == "over time":
-            axes.set_xlabel("hours since the start")
-        else:
-            axes.set_xlabel("step")
-            thousands(axes, shape)
-        legend(axes, place)
+    def draw(axes: "Axes", shape: Shape) -> None:
+        for x, y, tint, label in curves:
+            axes.plot(x, y, color=colour(tint), label=label)
 
+    over = "over time" if over_time else "over steps"
     return Picture(
         key=f"{metric}-{over.replace(' ', '-')}",
         title=f"{name[0].upper()}{name[1:]} {over}",
-        caption="Over steps: which run learned more from each step."
-        if over == "over steps"
-        else "Over time: which run was quicker; pauses and restarts count.",
+        caption="Over time: which run was quicker; pauses and restarts count."
+        if over_time
+        else "Over steps: which run learned more from each step.",
+        panels=(Panel(draw),),
+        x_label="hours since the start" if over_time else "step",
+        y_label=name,
+        legend=legend,
         height=280,
-        draw=draw,
     )
 
 
-def _train_loss(sides: Sequence[Side]) -> Picture | None:
-    return _over_steps(
-        sides,
-        [side.evidence.history.train.loss for side in sides],
-        key="train-loss",
-        title="Training loss over steps",
-        unit="loss, nats per token",
-        caption="Mean of each stretch of steps, with the range of single steps.",
-    )
-
-
-def _step_times(sides: Sequence[Side]) -> Picture | None:
-    return _over_steps(
-        sides,
-        [side.evidence.history.train.seconds for side in sides],
-        key="step-time",
-        title="Step time",
-        unit="seconds per step",
-        caption="Mean of each stretch of steps, with the range of single steps; evaluations and "
-        "checkpoints excluded.",
-    )
-
-
-def _over_steps(
-    sides: Sequence[Side],
-    series: Sequence[Floats],
-    *,
-    key: str,
-    title: str,
-    unit: str,
-    caption: str,
+def _step_curves(
+    sides: Sequence[Side], metric: str, key: str, title: str, unit: str
 ) -> Picture | None:
-    if not any(np.isfinite(values).any() for values in series):
+    """One number of every step of both runs."""
+    curves: list[tuple[Floats, Floats]] = [
+        (side.evidence.history.train.step, getattr(side.evidence.history.train, metric))
+        for side in sides
+    ]
+    known = np.concatenate([values[np.isfinite(values)] for _, values in curves])
+    if not len(known):
         return None
+    top = 1.05 * float(np.percentile(known, 99))
 
-    def draw(figure: "Figure", shape: Shape) -> None:
-        axes = place_axes(figure, shape)[0]
-        highest = 0.0
-        for side, values, tint in zip(sides, series, _TINTS, strict=True):
-            curve = envelope(side.evidence.history.train.step, values, shape.stretches // 2)
-            axes.fill_between(curve.x, curve.low, curve.high, color=colour(tint), alpha=0.15, lw=0)
-            axes.plot(curve.x, curve.mean, color=colour(tint), label=side.label)
-            if len(curve):
-                highest = max(highest, float(np.percentile(curve.high, 98)))
-        axes.set_ylim(top=1.05 * highest)
-        axes.set_ylabel(unit)
-        axes.set_xlabel("step")
-        thousands(axes, shape)
-        legend(axes, "upper right")
+    def draw(axes: "Axes", shape: Shape) -> None:
+        for side, (step, values), tint in zip(sides, curves, _TINTS, strict=True):
+            band(axes, envelope(step, values, shape.stretches // 2), tint, side.label)
+        axes.set_ylim(0.0 if metric == "seconds" else 0.95 * float(known.min()), top)
 
-    return Picture(key=key, title=title, caption=caption, height=280, draw=draw)
+    return Picture(
+        key=key,
+        title=f"{title} over steps",
+        caption="Mean of each stretch of steps, with the range of single steps; evaluations and "
+        f"checkpoints excluded.{beyond(float(known.max()), top)}",
+        panels=(Panel(draw),),
+        y_label=unit,
+        height=280,
+    )

@@ -2,20 +2,19 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dragoman.report.bottleneck import Network, StepTimes, judge_network, measure_steps
 from dragoman.report.calibrate import calibrate
-from dragoman.report.duration import Duration, split_duration
 from dragoman.report.evidence import Evidence
 from dragoman.report.gpus import GpuJudgement, judge_gpus
 from dragoman.report.learning import (
     Convergence,
+    Law,
     Overfitting,
     judge_convergence,
     judge_overfitting,
+    law_of,
 )
-from dragoman.report.schedules import Law, law_of
+from dragoman.report.timeline import Duration, split_duration
 from dragoman.report.traffic import TrafficCorrelation, correlate_with_steps
 from dragoman.report.whatif import Calibration, Prediction, usual_questions, whatif_table
 
@@ -27,35 +26,32 @@ class Findings:
     duration: Duration
     convergence: Convergence
     overfitting: Overfitting
+    law: Law | None
     gpus: GpuJudgement
     times: StepTimes | None
     network: Network | None
     correlation: TrafficCorrelation | None
-    law: Law | None
     calibration: Calibration | None
     predictions: tuple[Prediction, ...]
 
 
 def analyse(evidence: Evidence) -> Findings:
     """Make every analysis."""
-    train = evidence.history.train
+    train, evaluations = evidence.history.train, evidence.evaluations
+    law = law_of(evidence.settings)
     times = measure_steps(train)
     network = judge_network(evidence, times) if times else None
     calibration = calibrate(evidence, times, network) if times and network else None
-    steps = float(np.max(train.step, initial=0.0))
-    predictions = (
-        whatif_table(calibration, usual_questions(calibration), steps) if calibration else ()
-    )
-    several = len(evidence.hosts) > 1
+    questions = usual_questions(calibration) if calibration else []
     return Findings(
         duration=split_duration(evidence.history),
-        convergence=judge_convergence(evidence.evaluations, train),
-        overfitting=judge_overfitting(evidence.evaluations),
+        convergence=judge_convergence(evaluations, train, law),
+        overfitting=judge_overfitting(evaluations),
+        law=law,
         gpus=judge_gpus(evidence),
         times=times,
         network=network,
-        correlation=correlate_with_steps(evidence, train) if several else None,
-        law=law_of(evidence.settings),
+        correlation=correlate_with_steps(evidence) if len(evidence.hosts) > 1 else None,
         calibration=calibration,
-        predictions=predictions,
+        predictions=whatif_table(calibration, questions, train.last_step) if calibration else (),
     )

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman.report.bottleneck import steady_steps
-from dragoman.report.events import sample_causes
 from dragoman.report.evidence import Evidence
-from dragoman.report.intervals import Floats
-from dragoman.report.machines import Machine
+from dragoman.report.evidence.machines import Gpu, Machine
+from dragoman.report.series import NAN, Bools, Floats, mean_of_known
 from dragoman.report.thresholds import GPU_DIP, GPU_FULL, GPU_PARTIAL
+from dragoman.report.timeline import sample_causes
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class GpuUse:
     name: str
     mean: float
     median: float
-    low: float  # 5th percentile.
-    high: float  # 95th percentile.
+    percentile_5: float
+    percentile_95: float
     share_full: float  # Of samples at GPU_FULL or more.
 
 
@@ -53,27 +52,26 @@ class GpuJudgement:
 
 
 def judge_gpus(evidence: Evidence) -> GpuJudgement:
-    """Look at every sample between the first and the last step."""
-    train = evidence.history.train
+    """Look at every sample from the first step to the last line."""
     uses: list[GpuUse] = []
     dips: dict[str, list[Dips]] = {}
     unused = 0
     cpu: list[float] = []
     for machine in evidence.machines:
         during = _while_running(evidence, machine)
-        if not during.any() or not len(train):
+        if not during.any():
             continue
-        cpu.append(float(np.nanmean(machine.cpu_percent[during])))
+        time = machine.time[during]
+        cpu.append(mean_of_known(machine.cpu_percent[during]))
+        causes = sample_causes(evidence, time)
         used = _used_gpus(evidence, machine, during)
         unused += len(machine.gpus) - len(used)
-        causes = sample_causes(evidence, machine.time[during])
-        for place in used:
-            samples = machine.gpus[place].utilization[during].astype(np.float64)
-            known = np.isfinite(samples)
-            uses.append(_describe(machine, place, samples[known]))
-            for dip in _find_dips(machine.time[during][known], samples[known], causes, known):
+        for gpu in used:
+            samples = gpu.utilization[during].astype(np.float64)
+            uses.append(_describe(machine.host, gpu, samples[np.isfinite(samples)]))
+            for dip in _find_dips(time, samples, causes):
                 dips.setdefault(dip.cause, []).append(dip)
-    mean = float(np.mean([use.mean for use in uses])) if uses else float("nan")
+    mean = float(np.mean([use.mean for use in uses])) if uses else NAN
     return GpuJudgement(
         verdict=_verdict(mean),
         gpus=tuple(uses),
@@ -93,60 +91,43 @@ def _verdict(mean: float) -> Literal["full", "partial", "low", "none"]:
     return "partial" if mean >= GPU_PARTIAL.value else "low"
 
 
-def _while_running(evidence: Evidence, machine: Machine) -> NDArray[np.bool_]:
+def _while_running(evidence: Evidence, machine: Machine) -> Bools:
     train = evidence.history.train
-    if not len(train):
-        return np.zeros(len(machine), dtype=bool)
-    begin = train.time[0] - np.nan_to_num(train.seconds[0])
-    during: NDArray[np.bool_] = (machine.time >= begin) & (
-        machine.time <= evidence.history.last_time
-    )
+    begin = train.begins[0] if len(train) else np.inf
+    during: Bools = (machine.time >= begin) & (machine.time <= evidence.history.last_time)
     return during
 
 
-def _used_gpus(evidence: Evidence, machine: Machine, during: NDArray[np.bool_]) -> list[int]:
+def _used_gpus(evidence: Evidence, machine: Machine, during: Bools) -> list[Gpu]:
     """As many GPUs as the machine has workers: the busiest."""
     if evidence.life and evidence.life.device != "cuda":
         return []
+    known = [gpu for gpu in machine.gpus if np.isfinite(gpu.utilization[during]).any()]
     hosts = evidence.life.hosts if evidence.life else ()
     workers = hosts.count(machine.host) if len(hosts) >= evidence.workers else 0
-    means = [float(np.nanmean(gpu.utilization[during])) for gpu in machine.gpus]
-    order = sorted(range(len(means)), key=lambda place: -means[place])
-    return sorted(order[: workers or len(order)])
+    busiest = sorted(known, key=lambda gpu: -mean_of_known(gpu.utilization[during]))
+    return sorted(busiest[: workers or len(busiest)], key=lambda gpu: gpu.index)
 
 
-def _describe(machine: Machine, place: int, samples: Floats) -> GpuUse:
-    low, median, high = np.percentile(samples, [5, 50, 95]) if len(samples) else [np.nan] * 3
-    gpu = machine.gpus[place]
-    return GpuUse(
-        host=machine.host,
-        index=gpu.index,
-        name=gpu.name,
-        mean=float(samples.mean()) if len(samples) else float("nan"),
-        median=float(median),
-        low=float(low),
-        high=float(high),
-        share_full=float((samples >= GPU_FULL.value).mean()) if len(samples) else float("nan"),
-    )
+def _describe(host: str, gpu: Gpu, samples: Floats) -> GpuUse:
+    low, median, high = map(float, np.percentile(samples, [5, 50, 95]))
+    share_full = float((samples >= GPU_FULL.value).mean())
+    mean = float(samples.mean())
+    return GpuUse(host, gpu.index, gpu.name, mean, median, low, high, share_full)
 
 
-def _find_dips(
-    time: Floats,
-    samples: Floats,
-    causes: dict[str, NDArray[np.bool_]],
-    known: NDArray[np.bool_],
-) -> list[Dips]:
-    is_low = samples < GPU_DIP.value
-    seconds = np.diff(time, append=time[-1:] + 1).clip(0, 5) if len(time) else time
+def _find_dips(time: Floats, samples: Floats, causes: dict[str, Bools]) -> list[Dips]:
+    known = np.isfinite(samples)
+    time, samples = time[known], samples[known]
+    seconds = np.diff(time, append=time[-1:] + 1).clip(0, 5)
     found = []
     for cause, mask in causes.items():
         of_cause = mask[known]
         if of_cause.any():
-            low = is_low & of_cause
+            low = of_cause & (samples < GPU_DIP.value)
             count = int((low & ~np.concatenate(([False], low[:-1]))).sum())
-            found.append(
-                Dips(cause, count, float(seconds[low].sum()), float(samples[of_cause].mean()))
-            )
+            mean = float(samples[of_cause].mean())
+            found.append(Dips(cause, count, float(seconds[low].sum()), mean))
     return found
 
 

@@ -1,24 +1,25 @@
 """What a run was: settings, versions, hardware, command, and how to do it again."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from dragoman.report.evidence import Evidence
-from dragoman.report.templating import shell_command
+from dragoman.report.evidence.json_lines import table_of
 from dragoman.report.wording import in_bytes, plural
 
 
 def identity_rows(evidence: Evidence) -> list[tuple[str, str]]:
     """Versions, place and origin of the run."""
     known = evidence.provenance
-    git, corpus, model = (_table(known.get(name)) for name in ("git", "corpus", "model"))
+    git, corpus, model = (table_of(known.get(name)) for name in ("git", "corpus", "model"))
     life = evidence.life
     rows = [
         ("Run", evidence.name),
         ("Created", when(known.get("created"))),
-        ("Command", shell_command(known["command"]) if known.get("command") else ""),
+        ("Command", shlex.join(_command(evidence))),
         ("Directory", known.get("directory")),
         ("Git", _git(git)),
         ("Dragoman", known.get("dragoman")),
@@ -39,9 +40,9 @@ def identity_rows(evidence: Evidence) -> list[tuple[str, str]]:
 def hardware_rows(evidence: Evidence) -> list[tuple[str, str]]:
     """One row for each machine."""
     rows = []
-    for host, machine in _table(evidence.provenance.get("machines")).items():
-        machine = _table(machine)
-        gpus = [_table(gpu) for gpu in machine.get("gpus") or []]
+    for host, machine in table_of(evidence.provenance.get("machines")).items():
+        machine = table_of(machine)
+        gpus = [table_of(gpu) for gpu in machine.get("gpus") or []]
         names = list(dict.fromkeys(str(gpu.get("name")) for gpu in gpus))
         parts = [
             str(machine.get("cpu", "")),
@@ -76,21 +77,24 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def reproduce_lines(evidence: Evidence) -> list[str]:
     """Commands that make the same run again."""
     known = evidence.provenance
-    git, corpus = _table(known.get("git")), _table(known.get("corpus"))
+    git, corpus = table_of(known.get("git")), table_of(known.get("corpus"))
     lines = []
     if git.get("commit"):
         lines.append(f"git checkout {git['commit']}")
         if git.get("dirty"):
             lines.append("# there were uncommitted changes: the commit alone is not what ran")
-    config = shell_command([f"{evidence.run}/config.toml"])
-    again = shell_command([f"{evidence.name}-again"])
+    config = shlex.quote(f"{evidence.run}/config.toml")
+    again = shlex.quote(f"{evidence.name}-again")
     lines.append(f"dragoman prepare {config}")
     if corpus.get("identity"):
         lines.append(f"# the corpus must have the identity {corpus['identity']}")
-    command = known.get("command")
-    words = command if isinstance(command, list) else []
-    lines.append(f"dragoman train {config} --run {again}{_placement(list(map(str, words)))}")
+    lines.append(f"dragoman train {config} --run {again}{_placement(_command(evidence))}")
     return lines
+
+
+def _command(evidence: Evidence) -> list[str]:
+    command = evidence.provenance.get("command")
+    return [str(word) for word in command] if isinstance(command, list) else []
 
 
 def _placement(words: list[str]) -> str:
@@ -102,7 +106,7 @@ def _placement(words: list[str]) -> str:
                 kept += [word, words[place + 1]]
             elif word.startswith(f"{option}="):
                 kept.append(word)
-    return f" {shell_command(kept)}" if kept else ""
+    return f" {shlex.join(kept)}" if kept else ""
 
 
 def when(moment: Any) -> str:
@@ -116,7 +120,3 @@ def _git(git: Mapping[str, Any]) -> str:
     if not git.get("commit"):
         return ""
     return f"{git['commit']}{', with uncommitted changes' if git.get('dirty') else ''}"
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dragoman.report.series import Floats
 
 NORMAL_975 = 1.959964
 # Student's t at 97.5%, for 1 to 30 degrees of freedom.
@@ -24,6 +23,7 @@ class Trend:
     slope: float
     low: float
     high: float
+    centre: float  # Mean of x.
     level: float  # Value of the line at the last point.
     noise: float  # Standard deviation around a parabola.
     points: int
@@ -74,11 +74,19 @@ def trend(x: Floats, y: Floats) -> Trend:
     # Residuals show about 2/n too little autocorrelation; docs/report.md has the check.
     inflated = min(max(correlation + 2 / points, 0.0), 0.99) if residuals.any() else 0.0
     effective = max(4.0, points * (1 - inflated) / (1 + inflated))
-    degrees_of_freedom = effective - 3
-    noise = math.sqrt(float(residuals @ residuals) / degrees_of_freedom)
-    half = student_975(degrees_of_freedom) * noise / math.sqrt(square)
-    level = float(y.mean() + slope * spread[-1])
-    return Trend(slope, slope - half, slope + half, level, noise, points, effective, correlation)
+    square_sum = float(residuals @ residuals)
+    half = student_975(effective - 3) * math.sqrt(square_sum / (effective - 3) / square)
+    return Trend(
+        slope=slope,
+        low=slope - half,
+        high=slope + half,
+        centre=float(x.mean()),
+        level=float(y.mean() + slope * spread[-1]),
+        noise=math.sqrt(square_sum / (points - 3)),
+        points=points,
+        effective_points=effective,
+        autocorrelation=correlation,
+    )
 
 
 def correlate(x: Floats, y: Floats) -> Correlation | None:

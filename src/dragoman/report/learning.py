@@ -1,22 +1,35 @@
-"""Whether the run converged or overfitted, and how much more steps would buy."""
+"""Whether the run converged or overfitted, what more steps would buy, and the law of its rate."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import numpy as np
 
-from dragoman.report.intervals import Floats, Trend, trend
-from dragoman.report.records import Bools, Evaluations, TrainSteps
+from dragoman.config import PRESETS, ScheduleSettings
+from dragoman.report.evidence.records import Evaluations, TrainSteps
+from dragoman.report.intervals import Trend, trend
+from dragoman.report.series import NAN, Bools, Floats
 from dragoman.report.thresholds import (
     EVALUATIONS_NEEDED,
     MEANINGFUL_BLEU_GAIN,
     MEANINGFUL_LOSS_GAIN,
     OVERFITTING_RISE,
+    RATE_HAS_RUN_DOWN,
 )
+from dragoman.schedule import learning_rate, peak_step
 
 Verdict = Literal["yes", "no", "unclear"]
-Reason = Literal[
+ConvergenceReason = Literal[
+    "diverged",
+    "few evaluations",
+    "still improving",
+    "improving as the rate runs down",
+    "nothing to gain",
+    "gain within noise",
+]
+OverfittingReason = Literal[
     "few evaluations",
     "at its minimum",
     "rise within noise",
@@ -26,9 +39,73 @@ Reason = Literal[
     "turned while training falls",
 ]
 
-LAST_THIRD = 2 / 3
 FURTHER_STEPS = 1.5
 LOG_FURTHER = math.log(FURTHER_STEPS)
+HIGHEST_BLEU = 100.0
+
+
+@dataclass(frozen=True)
+class Law:
+    """A schedule of the learning rate as the settings define it."""
+
+    schedule: ScheduleSettings
+    d_model: int
+    total_steps: int | None
+
+    def at(self, steps: Floats) -> Floats:
+        """Learning rate of each step."""
+        rates = [
+            learning_rate(max(1, int(step)), self.schedule, self.d_model, self.total_steps)
+            for step in steps
+        ]
+        return np.array(rates)
+
+    @property
+    def peak_step(self) -> int:
+        """The step with the highest learning rate."""
+        return peak_step(self.schedule)
+
+    @property
+    def peak(self) -> float:
+        """The highest learning rate."""
+        return float(self.at(np.array([float(self.peak_step)]))[0])
+
+    @property
+    def formula(self) -> str:
+        """The law as people write it."""
+        schedule = self.schedule
+        peak, warmup = f"{schedule.peak:g}", f"{schedule.warmup_steps:,}"
+        rise = f"{peak}, reached in a line over {warmup} steps"
+        end = f"{schedule.final_fraction:g} of it" if schedule.final_fraction else "zero"
+        return {
+            "transformer": f"{schedule.scale:g} · {self.d_model}^-0.5 · "
+            f"min(step^-0.5, step · {warmup}^-1.5)",
+            "inverse_square_root": f"{rise}, then falling as {peak} · ({warmup} / step)^0.5",
+            "cosine": f"{rise}, then half a cosine down to {end} at step {self.total_steps or 0:,}",
+            "constant": f"{rise}, then held",
+            "warmup_stable_decay": f"{rise}, held, then in a line down to {end} over the last "
+            f"{schedule.decay_steps:,} of {self.total_steps or 0:,} steps",
+        }[schedule.kind]
+
+    def has_run_down(self, rate: float) -> bool:
+        """Whether a schedule that has an end has come near it."""
+        has_end = self.schedule.kind in ("cosine", "warmup_stable_decay")
+        return bool(has_end and rate < RATE_HAS_RUN_DOWN.value * self.peak)
+
+
+def law_of(settings: Mapping[str, Any]) -> Law | None:
+    """The law that a run's settings ask for; None if they do not say or it is unknown."""
+    try:
+        table = settings["schedule"]
+        known = {item.name for item in fields(ScheduleSettings)}
+        schedule = ScheduleSettings(**{key: table[key] for key in table.keys() & known})
+        model = settings["model"]
+        d_model = int(model.get("d_model") or PRESETS[model["preset"]].d_model)
+        law = Law(schedule, d_model, settings["training"].get("steps"))
+        # A kind or a number that makes no sense shows when it is used.
+        return law if law.peak > 0 and law.formula else None
+    except (KeyError, AttributeError, TypeError, ValueError, ZeroDivisionError, AssertionError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -38,8 +115,9 @@ class Gain:
     expected: float
     low: float
     high: float
+    slowing: float  # Expected as part of what a straight line over ln(step) would bring.
     per_thousand_steps: float  # Slope at the last step; negative for a falling loss.
-    trend: Trend
+    trend: Trend  # Of the last third.
 
 
 @dataclass(frozen=True)
@@ -47,10 +125,12 @@ class Convergence:
     """Whether the run had more to learn."""
 
     verdict: Verdict
+    reason: ConvergenceReason
     loss: Gain | None
     bleu: Gain | None
     evaluations: int  # In the last third.
     diverged_at: int | None  # First step of the training loss's final stretch of NaN.
+    has_run_down: bool  # The learning rate.
 
 
 @dataclass(frozen=True)
@@ -58,84 +138,152 @@ class Overfitting:
     """Whether the loss on unseen text rises while that on training text falls."""
 
     verdict: Verdict
-    reason: Reason
-    best_step: int
-    best_loss: float
-    last_loss: float
-    rise: float
-    eval_change: Trend | None  # Over ln(step), from the minimum or over the last third.
-    train_change: Trend | None
-    bleu_change: Trend | None
-    gap_first: float  # Eval loss minus training sample's loss, at the first evaluation.
-    gap_last: float
+    reason: OverfittingReason
+    best_step: int = 0
+    best_loss: float = NAN
+    last_loss: float = NAN
+    rise: float = NAN
+    recent_change: Trend | None = None  # Eval loss over ln(step), over the last third at least.
+    eval_change: Trend | None = None  # The others: after the minimum.
+    train_change: Trend | None = None
+    bleu_change: Trend | None = None
+    gap_first: float = NAN  # Eval loss minus training sample's loss, at the first evaluation.
+    gap_last: float = NAN
 
 
-def judge_convergence(evaluations: Evaluations | None, train: TrainSteps) -> Convergence:
+def last_third(step: Floats) -> Bools:
+    """The steps beyond two thirds of the last one."""
+    late: Bools = step > step[-1] * 2 / 3
+    return late
+
+
+def judge_convergence(
+    evaluations: Evaluations | None, train: TrainSteps, law: Law | None
+) -> Convergence:
     """Extrapolate loss and BLEU of the last third, on a logarithmic scale of steps."""
     diverged_at = _diverged_at(train)
-    if evaluations is None or not len(evaluations):
-        return Convergence("unclear" if diverged_at is None else "no", None, None, 0, diverged_at)
-    late = evaluations.step > LAST_THIRD * evaluations.step[-1]
-    loss = _gain(evaluations.step[late], evaluations.loss[late], sign=-1)
-    bleu = _gain(evaluations.step[late], evaluations.bleu[late], sign=1)
-    known = [
-        (gain, threshold.value)
-        for gain, threshold in ((loss, MEANINGFUL_LOSS_GAIN), (bleu, MEANINGFUL_BLEU_GAIN))
-        if gain
-    ]
-    verdict: Verdict = "unclear"
-    still_gaining = [gain.low > 0 and gain.expected >= least for gain, least in known]
-    if diverged_at is not None or any(still_gaining):
-        verdict = "no"
-    elif known and all(gain.high < least for gain, least in known):
-        verdict = "yes"
-    return Convergence(verdict, loss, bleu, int(late.sum()), diverged_at)
+    loss = bleu = None
+    late = 0
+    if evaluations is not None:
+        step = evaluations.step
+        late = int(last_third(step).sum())
+        loss = _gain(step, evaluations.loss, sign=-1, limit=0.0)
+        bleu = _gain(step, evaluations.bleu, sign=1, limit=HIGHEST_BLEU)
+    has_run_down = law is not None and len(train) > 0 and law.has_run_down(train.learning_rate[-1])
+    verdict: tuple[Verdict, ConvergenceReason] = ("no", "diverged")
+    if diverged_at is None:
+        verdict = _convergence_verdict(loss, bleu, has_run_down)
+    return Convergence(*verdict, loss, bleu, late, diverged_at, has_run_down)
+
+
+def _convergence_verdict(
+    loss: Gain | None, bleu: Gain | None, has_run_down: bool
+) -> tuple[Verdict, ConvergenceReason]:
+    meaningful = (MEANINGFUL_LOSS_GAIN.value, MEANINGFUL_BLEU_GAIN.value)
+    known = [(gain, least) for gain, least in zip((loss, bleu), meaningful, strict=True) if gain]
+    if not known:
+        return "unclear", "few evaluations"
+    if any(gain.low > 0 and gain.expected >= least for gain, least in known):
+        # Whether more steps or the end of the schedule brought it cannot be told apart.
+        if has_run_down:
+            return "unclear", "improving as the rate runs down"
+        return "no", "still improving"
+    if all(gain.high < least for gain, least in known):
+        return "yes", "nothing to gain"
+    return "unclear", "gain within noise"
+
+
+def _diverged_at(train: TrainSteps) -> int | None:
+    """Where the final stretch of losses that are no numbers begins, if there is one."""
+    finite = np.flatnonzero(np.isfinite(train.loss))
+    first = int(finite[-1]) + 1 if len(finite) else 0
+    return int(train.step[first]) if first < len(train) else None
+
+
+def _gain(step: Floats, values: Floats, sign: int, limit: float) -> Gain | None:
+    """Go on from the last third, slowing as learning did from the second third to it."""
+    late = last_third(step)
+    line = _trend(step[late], values[late])
+    if line is None:
+        return None
+    slope, low, high = _improvement(line, sign)
+    slowing = most_slowing = 1.0
+    second = ~late & (step > step[-1] / 3)
+    earlier = _trend(step[second], values[second])
+    if earlier is not None:
+        # Of a power law, slopes at equal distances in ln(step) form a geometric series.
+        exponent = LOG_FURTHER / (line.centre - earlier.centre)
+        earlier_slope, _, earlier_high = _improvement(earlier, sign)
+        slowing = _share(slope, earlier_slope) ** exponent
+        most_slowing = _share(low, earlier_high) ** exponent
+    room = max(0.0, sign * (limit - line.level))
+    return Gain(
+        expected=min(room, LOG_FURTHER * slope * slowing),
+        low=min(room, LOG_FURTHER * low * most_slowing),
+        high=min(room, LOG_FURTHER * high),
+        slowing=slowing,
+        per_thousand_steps=1000 * line.slope / float(step[-1]),
+        trend=line,
+    )
+
+
+def _improvement(line: Trend, sign: int) -> tuple[float, float, float]:
+    """The slope and its interval, positive if it is for the better."""
+    low, high = sorted((sign * line.low, sign * line.high))
+    return sign * line.slope, low, high
+
+
+def _share(now: float, before: float) -> float:
+    """One as part of the other; learning never speeds up, and a loss of ground does not slow."""
+    return min(1.0, now / before) if now > 0 and before > 0 else 1.0
 
 
 def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
     """Compare losses measured in the same mode, before and after the eval loss's minimum."""
-    series = None if evaluations is None else _finite(evaluations)
-    if series is None or len(series.step) < 2:
-        nan = float("nan")
-        return Overfitting(
-            "unclear", "few evaluations", 0, nan, nan, nan, None, None, None, nan, nan
-        )
-    step, loss, sample = series.step, series.loss, series.train_sample_loss
-    best = int(np.argmin(loss))
-    turn = int(np.argmin(_running_mean(loss)))
-    late = step > LAST_THIRD * step[-1]
-    after = np.arange(len(step)) >= turn
-    window = after if after.sum() >= EVALUATIONS_NEEDED.value else late
-    eval_change = _trend(step[window], loss[window])
-    train_change = _trend(step[window], sample[window])
-    bleu_change = _trend(step[window], series.bleu[window])
-    tail = loss[-min(3, len(loss)) :]
-    rise = float(tail.mean() - _running_mean(loss)[turn])
-    verdict, reason = _overfitting_verdict(rise, eval_change, train_change, bleu_change)
-    gaps = loss - sample
+    series = None if evaluations is None else evaluations.take(np.isfinite(evaluations.loss))
+    if series is None or len(series) < 2:
+        return Overfitting("unclear", "few evaluations")
+    step, loss = series.step, series.loss
+    smooth = _running_mean(loss)
+    turn, best = int(np.argmin(smooth)), int(np.argmin(loss))
+    # The three that were chosen for being low must not witness that the others are higher.
+    after = np.arange(len(step)) > turn + 1
+    recent = after | last_third(step)
+    if after.sum() < EVALUATIONS_NEEDED.value:
+        after = recent
+    rise = float(loss[-3:].mean() - smooth[turn])
+    recent_change = _trend(step[recent], loss[recent])
+    changes = [
+        _trend(step[after], values[after])
+        for values in (loss, series.train_sample_loss, series.bleu)
+    ]
+    gaps = loss - series.train_sample_loss
     return Overfitting(
-        verdict=verdict,
-        reason=reason,
+        *_overfitting_verdict(rise, recent_change, *changes),
         best_step=int(step[best]),
         best_loss=float(loss[best]),
         last_loss=float(loss[-1]),
         rise=rise,
-        eval_change=eval_change,
-        train_change=train_change,
-        bleu_change=bleu_change,
+        recent_change=recent_change,
+        eval_change=changes[0],
+        train_change=changes[1],
+        bleu_change=changes[2],
         gap_first=float(gaps[0]),
         gap_last=float(gaps[-1]),
     )
 
 
 def _overfitting_verdict(
-    rise: float, eval_change: Trend | None, train_change: Trend | None, bleu_change: Trend | None
-) -> tuple[Verdict, Reason]:
-    if eval_change is None:
+    rise: float,
+    recent_change: Trend | None,
+    eval_change: Trend | None,
+    train_change: Trend | None,
+    bleu_change: Trend | None,
+) -> tuple[Verdict, OverfittingReason]:
+    if recent_change is None or eval_change is None:
         return "unclear", "few evaluations"
-    has_turned = rise >= OVERFITTING_RISE.value and eval_change.low > 0
-    if not has_turned:
-        possible_rise = max(rise, LOG_FURTHER * eval_change.high)
+    if rise < OVERFITTING_RISE.value or eval_change.low <= 0:
+        possible_rise = max(rise, LOG_FURTHER * recent_change.high)
         if possible_rise < OVERFITTING_RISE.value:
             return "no", "at its minimum"
         return "unclear", "rise within noise"
@@ -155,34 +303,8 @@ def _running_mean(values: Floats) -> Floats:
     return mean
 
 
-def _finite(evaluations: Evaluations) -> Evaluations:
-    known: Bools = np.isfinite(evaluations.loss)
-    return evaluations.take(known)
-
-
-def _diverged_at(train: TrainSteps) -> int | None:
-    """Where the final stretch of losses that are no numbers begins, if there is one."""
-    finite = np.flatnonzero(np.isfinite(train.loss))
-    first = int(finite[-1]) + 1 if len(finite) else 0
-    return int(train.step[first]) if first < len(train) else None
-
-
 def _trend(step: Floats, values: Floats) -> Trend | None:
     known = np.isfinite(values) & (step > 0)
     if known.sum() < EVALUATIONS_NEEDED.value:
         return None
     return trend(np.log(step[known]), values[known])
-
-
-def _gain(step: Floats, values: Floats, sign: int) -> Gain | None:
-    line = _trend(step, values)
-    if line is None:
-        return None
-    low, high = sorted(sign * LOG_FURTHER * end for end in (line.low, line.high))
-    return Gain(
-        expected=sign * LOG_FURTHER * line.slope,
-        low=low,
-        high=high,
-        per_thousand_steps=1000 * line.slope / float(step[-1]),
-        trend=line,
-    )

@@ -1,17 +1,16 @@
 """Evidence -> report.html, report.md with its pictures, and report.json."""
 
-import json
 import time
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dragoman import __version__
-from dragoman.files import write_whole
-from dragoman.report.answer import Answer, plain
 from dragoman.report.answers import answer_all
+from dragoman.report.answers.answer import Answer, plain
+from dragoman.report.calibrate import describe_fit
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import Findings, analyse
 from dragoman.report.identity import (
@@ -22,12 +21,15 @@ from dragoman.report.identity import (
     when,
 )
 from dragoman.report.plots import pictures_of
-from dragoman.report.templating import drawn, flat_rows, picture_files, render
+from dragoman.report.templating import as_json, drawn, flat_rows, picture_files, render, write_files
 from dragoman.report.thresholds import all_thresholds
-from dragoman.report.whatif import ASSUMPTIONS, Prediction
-from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time, plural
+from dragoman.report.whatif import ASSUMPTIONS
+from dragoman.report.whatif_command import prediction_cells
+from dragoman.report.wording import in_time, plural
 
 _SAMPLES_SHOWN = 5
+_LONGEST_SAMPLE = 200  # Letters: what knows no end yet need not be read to its end.
+_MOST_ADVICE = 3
 _STATES = {
     "finished": "finished",
     "stopped": "stopped early",
@@ -49,37 +51,29 @@ def write_report(run: Path, now: float | None = None) -> Path:
         **picture_files(pictures),
         "report.json": as_json([answer.to_json() for answer in answers]),
         "details.json": as_json(_details(evidence, findings, moment)),
-        "report.md": render("report.md.jinja", values).encode(),
-        "report.html": render("report.html.jinja", values).encode(),
+        "report.md": render("report.md.jinja", values),
+        "report.html": render("report.html.jinja", values),
     }
-    folder = run / "report"
-    write_files(folder, files)
-    return folder / "report.html"
-
-
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files whole, and remove pictures of an earlier report that are no longer in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.svg"):
-        if path.name not in files:
-            path.unlink()
-    for name, content in files.items():
-        write_whole(folder / name, content)
+    write_files(run / "report", files)
+    return run / "report" / "report.html"
 
 
 def _page_values(
     evidence: Evidence, findings: Findings, answers: tuple[Answer, ...], moment: float
 ) -> dict[str, Any]:
+    worrying = [answer for tone in ("bad", "caution") for answer in answers if answer.tone == tone]
+    worrying += [answer for answer in answers if answer.headline == "Unclear"]
     return {
         "name": evidence.name,
+        "folder": str(evidence.run),
         "state": _STATES[evidence.state],
         "summary": _summary(evidence, findings),
         "answers": answers,
-        "notes": card_notes(evidence, findings),
+        "advice": worrying[:_MOST_ADVICE],
         "evidence_rows": {answer.id: flat_rows(plain(answer.evidence)) for answer in answers},
         "missing": evidence.missing,
-        "predictions": [_prediction_row(row) for row in findings.predictions],
-        "model_error": _model_error(findings),
+        "predictions": prediction_cells(findings.predictions, evidence.history.train.last_step),
+        "trust": _trust(findings),
         "assumptions": ASSUMPTIONS,
         "samples": _samples(evidence),
         "identity": identity_rows(evidence),
@@ -87,12 +81,8 @@ def _page_values(
         "settings": setting_rows(evidence),
         "reproduce": reproduce_lines(evidence),
         "thresholds": [
-            {
-                "name": name.replace("_", " ").lower(),
-                "value": f"{threshold.value:g} {threshold.unit}",
-                "reason": threshold.reason,
-            }
-            for name, threshold in all_thresholds().items()
+            (name.replace("_", " ").lower(), f"{item.value:g} {item.unit}", item.reason)
+            for name, item in all_thresholds().items()
         ],
         "footer": f"Made by dragoman {__version__} on {when(moment)} from the files in "
         f"{evidence.run} alone.",
@@ -103,9 +93,12 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     """The run in one line."""
     train, life = evidence.history.train, evidence.life
     parts = []
+    languages = evidence.corpus.get("languages")
+    if isinstance(languages, dict) and len(languages) == 2:
+        parts.append(" to ".join(map(str, languages.values())))
     if len(train):
         wall = in_time(findings.duration.wall)
-        parts.append(f"{plural(int(train.step[-1]), 'step')} in {wall}")
+        parts.append(f"{plural(train.last_step, 'step')} in {wall}")
     if life is not None:
         machines = plural(max(1, len(evidence.hosts)), "machine")
         device = life.device_name if life.device == "cuda" else "CPU"
@@ -120,79 +113,28 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     return "; ".join(parts) + "." if parts else "No step has been logged."
 
 
-def card_notes(evidence: Evidence, findings: Findings) -> dict[str, str]:
-    """One fact under each verdict."""
-    times, network, series = findings.times, findings.network, evidence.evaluations
-    train = evidence.history.train
-    notes: dict[str, str] = {
-        "duration": f"{plural(int(np.max(train.step, initial=0)), 'step')}",
-        "fully_trained": "",
-        "overfitting": "",
-        "gpu_utilization": f"{findings.gpus.mean:.0f}% busy" if findings.gpus.gpus else "",
-        "network_bottleneck": "",
-        "learning_rate": "",
-        "training_set": "of clean text",
-        "checkpoint_files": "",
-        "checkpoint_size": f"{plural(len(evidence.checkpoints.checkpoints), 'kept checkpoint')}",
-        "step_time": f"median {in_time(times.median)}" if times else "",
-        "step_time_vs_network": "",
-        "whatif": "to 1,024 workers" if findings.predictions else "",
-    }
-    gain = findings.convergence.bleu
-    if gain is not None:
-        notes["fully_trained"] = f"{gain.expected:+.2f} BLEU from 50% more steps"
-    if series is not None and np.isfinite(findings.overfitting.gap_last):
-        notes["overfitting"] = f"gap to training text {findings.overfitting.gap_last:.3f}"
-    if not findings.gpus.gpus and findings.gpus.cpu_percent is not None:
-        notes["gpu_utilization"] = f"processors {findings.gpus.cpu_percent:.0f}% busy"
-    if network is not None and np.isfinite(network.network_share) and network.machines > 1:
-        notes["network_bottleneck"] = f"{in_percent(network.network_share)} of each step"
-    elif network is not None and network.machines == 1:
-        notes["network_bottleneck"] = plural(evidence.workers, "worker")
-    if findings.law is not None:
-        notes["learning_rate"] = f"peak {findings.law.peak:.2g} at {findings.law.peak_step:,}"
-    found = findings.correlation
-    if found is not None and found.correlation is not None:
-        low, high = found.correlation.low, found.correlation.high
-        notes["step_time_vs_network"] = f"{low:.2f} to {high:.2f}"
-    return notes
-
-
-def _prediction_row(row: Prediction) -> dict[str, Any]:
-    return {
-        "label": row.label,
-        "cells": [
-            f"{row.workers:,}",
-            in_bits_per_second(row.bytes_per_second) if row.machines > 1 else "none",
-            in_time(row.seconds_step),
-            in_time(row.seconds_exposed),
-            in_bytes(row.bytes_per_step),
-            f"{row.tokens_per_second:,.0f}",
-            in_percent(row.efficiency),
-            in_time(3600 * row.hours) if row.hours is not None else "",
-        ],
-    }
-
-
-def _model_error(findings: Findings) -> str:
-    """How well the model foretells the run it was learned from."""
-    if not findings.predictions or findings.times is None:
+def _trust(findings: Findings) -> str:
+    """How far the predictions can be trusted."""
+    if not findings.predictions or findings.times is None or findings.network is None:
         return ""
-    predicted, measured = findings.predictions[0].seconds_step, findings.times.mean
-    error = round(100 * (predicted / measured - 1), 1) + 0.0
-    return (
-        "Every line is predicted from this run's own calibration. For the run itself it predicts "
-        f"{in_time(predicted)} a step, measured were {in_time(measured)} "
-        f"({error:+.1f}%)."
-    )
+    own = findings.predictions[0]
+    words = describe_fit(findings.times, findings.network, own.seconds_step)
+    if own.machines == 1:
+        words += (
+            " This run had one machine: the other lines ask about a second one, at 1 Gb/s where "
+            "they do not say otherwise."
+        )
+    return words
 
 
 def _samples(evidence: Evidence) -> list[dict[str, Any]]:
-    """Each fixed sentence at its first, middle and last evaluation."""
+    """Each fixed sentence at its first evaluation, after a quarter of them, and at its last."""
     by_source: dict[str, list[tuple[int, str]]] = {}
     references = {}
     for sample in sorted(evidence.samples, key=lambda sample: sample.step):
-        by_source.setdefault(sample.source, []).append((sample.step, sample.translation))
+        text = sample.translation
+        shown = text if len(text) <= _LONGEST_SAMPLE else f"{text[:_LONGEST_SAMPLE]} …"
+        by_source.setdefault(sample.source, []).append((sample.step, shown))
         references[sample.source] = sample.reference
     return [
         {
@@ -214,13 +156,7 @@ def _details(evidence: Evidence, findings: Findings, moment: float) -> dict[str,
         "made": moment,
         "dragoman": __version__,
         "missing": evidence.missing,
-        "predictions": [vars(row) for row in findings.predictions],
-        "calibration": vars(findings.calibration) if findings.calibration else None,
-        "thresholds": {name: vars(value) for name, value in all_thresholds().items()},
+        "predictions": [asdict(row) for row in findings.predictions],
+        "calibration": asdict(findings.calibration) if findings.calibration else None,
+        "thresholds": {name: asdict(value) for name, value in all_thresholds().items()},
     }
-
-
-def as_json(value: Any) -> bytes:
-    """A value as a JSON file that any parser reads."""
-    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()

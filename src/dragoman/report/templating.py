@@ -1,32 +1,34 @@
-"""Templates with everything escaped that came from data."""
+"""Templates with everything escaped that came from data, and the files they become."""
 
 import html
+import json
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.report.canvas import DARK, LIGHT, SHAPES, Picture, render_svg, standalone
+from dragoman.files import write_whole
+from dragoman.report.answers.answer import plain
+from dragoman.report.plots.canvas import DARK, LIGHT, SHAPES, Picture, render_svg, standalone
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _PAGE = {
-    "light": LIGHT | {"page": "#f6f8fa", "panel": "#ffffff", "line": "#dde3ea"},
-    "dark": DARK | {"page": "#11171e", "panel": "#18202a", "line": "#2c3642"},
+    "light": LIGHT | {"panel": "#ffffff", "line": "#dde3ea"},
+    "dark": DARK | {"panel": "#18202a", "line": "#2c3642"},
 }
 
 
-def render(template: str, values: Mapping[str, Any]) -> str:
+def render(template: str, values: Mapping[str, Any]) -> bytes:
     """Fill in a template of this folder."""
     from markupsafe import Markup
 
     css = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     page = {"colours": _PAGE, "css": Markup(css)}
-    return _environment().get_template(template).render(**page, **values)
+    return _environment().get_template(template).render(**page, **values).encode()
 
 
 def drawn(pictures: Sequence[Picture]) -> list[dict[str, Any]]:
@@ -82,9 +84,20 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def shell_command(words: Any) -> str:
-    """A command as it can be pasted into a shell."""
-    return shlex.join(map(str, words)) if isinstance(words, list) else str(words)
+def as_json(value: Any) -> bytes:
+    """A value as a JSON file that any parser reads."""
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files whole, and remove pictures of an earlier report that are no longer in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.svg"):
+        if path.name not in files:
+            path.unlink()
+    for name, content in files.items():
+        write_whole(folder / name, content)
 
 
 @cache

@@ -17,6 +17,11 @@ EVALUATIONS_NEEDED = Threshold(
     "evaluations in the last third",
     "A line and its bend take three degrees of freedom; fewer leave next to nothing for noise.",
 )
+EVALUATIONS_FOR_CONFIDENCE = Threshold(
+    10,
+    "evaluations in the last third",
+    "Twice as many as needed: the interval then rests on several degrees of freedom.",
+)
 MEANINGFUL_LOSS_GAIN = Threshold(
     0.02,
     "nats per token",
@@ -31,6 +36,11 @@ OVERFITTING_RISE = Threshold(
     0.02,
     "nats per token",
     "The same two per cent of perplexity, lost again after the minimum.",
+)
+RATE_HAS_RUN_DOWN = Threshold(
+    0.1,
+    "of the peak",
+    "Near its end, what the loss does is mostly the fall of the learning rate itself.",
 )
 GPU_FULL = Threshold(
     90.0,
@@ -67,6 +77,11 @@ EXPLAINED_WAIT = Threshold(
     "of the wait",
     "If the bytes take less than half the time that workers wait, they wait for something else.",
 )
+STRAGGLER_WORTH_NAMING = Threshold(
+    0.02,
+    "of step time",
+    "Waiting less than a fiftieth of a step is not worth looking at a machine.",
+)
 TRAFFIC_AGREEMENT = Threshold(
     0.10,
     "of theory",
@@ -76,6 +91,36 @@ WARM_UP_STEPS = Threshold(
     3,
     "steps after each start",
     "The first steps compile, allocate and fill caches; they say nothing about the others.",
+)
+STEADY_STEPS_NEEDED = Threshold(
+    10,
+    "steps",
+    "A mean of fewer is at the mercy of a single step.",
+)
+STEPS_FOR_CONFIDENCE = Threshold(
+    100,
+    "steps",
+    "The 5th and the 95th percentile then have five steps beyond them.",
+)
+UNEVEN_STEPS = Threshold(
+    2.0,
+    "times the median, by the 95th percentile",
+    "A healthy step varies by some per cent; a twentieth of them at double is someone else's load.",
+)
+SAME_SPEED = Threshold(
+    0.02,
+    "of step time",
+    "Two runs of the same config differ by a per cent or two.",
+)
+MUCH_ELSEWHERE = Threshold(
+    0.1,
+    "of the wall time",
+    "A tenth of the run is worth an advice; less is the price of evaluating and saving.",
+)
+MUCH_REMOVED = Threshold(
+    0.1,
+    "of the pairs",
+    "Clean corpora lose a few per cent; a tenth is worth a look at what was caught.",
 )
 WINDOWS_NEEDED = Threshold(
     8,
@@ -87,6 +132,11 @@ WINDOW_TRAINING_SHARE = Threshold(
     "of a window",
     "Windows with an evaluation, a checkpoint or a restart in them measure something else.",
 )
+NARROW_CORRELATION = Threshold(
+    0.5,
+    "between the ends of the interval",
+    "A quarter of the whole range from -1 to 1: narrow enough to tell weak from strong.",
+)
 LEARNING_RATE_DEVIATION = Threshold(
     1e-3,
     "of the law",
@@ -97,10 +147,15 @@ UNEXPLAINED_GAP = Threshold(
     "seconds",
     "Longer than anything a healthy run does without writing a line about it.",
 )
+CLOCK_STEP_BACK = Threshold(
+    1.0,
+    "seconds",
+    "Time daemons set a clock back by less in silence.",
+)
 SILENCE = Threshold(
     300.0,
     "seconds",
-    "A live run writes a step, an evaluation or a monitor sample far more often.",
+    "A live run writes a line or a sample far more often; three of its longest steps, if longer.",
 )
 
 

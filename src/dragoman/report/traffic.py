@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dragoman.report.evidence import Evidence
-from dragoman.report.intervals import Correlation, Floats, correlate
-from dragoman.report.machines import Machine
-from dragoman.report.records import TrainSteps
+from dragoman.report.evidence.machines import Machine
+from dragoman.report.evidence.records import TrainSteps
+from dragoman.report.intervals import Correlation, correlate
+from dragoman.report.series import NAN, Floats
 from dragoman.report.thresholds import WINDOW_TRAINING_SHARE, WINDOWS_NEEDED
 
 _SHORTEST_WINDOW, _LONGEST_WINDOW = 5.0, 60.0  # Seconds.
@@ -42,23 +43,32 @@ class Traffic:
     capacity_source: str  # "measured", "nominal" or "".
 
 
-def measure_traffic(evidence: Evidence, train: TrainSteps) -> tuple[Traffic, ...]:
+@dataclass(frozen=True)
+class TrafficCorrelation:
+    """Step time against traffic over windows of one machine."""
+
+    host: str
+    windows: Windows
+    correlation: Correlation | None
+
+
+def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
     """Traffic of every machine with samples during training."""
+    train = evidence.history.train
     found = []
     for machine in evidence.machines:
-        windows = training_windows(evidence, train, machine)
-        if windows is None or not machine.interface:
+        windows = training_windows(evidence, machine)
+        if windows is None:
             continue
         capacity, source = _capacity(evidence, machine)
         during = (machine.time >= train.time[0]) & (machine.time <= train.time[-1])
-        rates = sent_rates(machine)[during]
+        rates = rates_of(machine.time, machine.sent_bytes)[during]
+        steps_per_second = (1 / windows.seconds_per_step).sum()
         found.append(
             Traffic(
                 host=machine.host,
                 interface=machine.interface,
-                bytes_per_step=float(
-                    windows.bytes_per_second.sum() / (1 / windows.seconds_per_step).sum()
-                ),
+                bytes_per_step=float(windows.bytes_per_second.sum() / steps_per_second),
                 bytes_per_second=float(windows.bytes_per_second.mean()),
                 peak_bytes_per_second=float(np.nanmax(rates, initial=0.0)),
                 capacity=capacity,
@@ -68,29 +78,32 @@ def measure_traffic(evidence: Evidence, train: TrainSteps) -> tuple[Traffic, ...
     return tuple(found)
 
 
-def sent_rates(machine: Machine) -> Floats:
-    """Bytes per second between each sample and the one before it."""
-    return _rates(machine.time, machine.sent_bytes)
+def correlate_with_steps(evidence: Evidence) -> TrafficCorrelation | None:
+    """Use the machine of worker 0, whose step times these are, or the next that has samples."""
+    for machine in evidence.machines:
+        windows = training_windows(evidence, machine)
+        if windows is not None:
+            enough = len(windows) >= WINDOWS_NEEDED.value
+            correlation = (
+                correlate(windows.bytes_per_second, windows.seconds_per_step) if enough else None
+            )
+            return TrafficCorrelation(machine.host, windows, correlation)
+    return None
 
 
-def received_rates(machine: Machine) -> Floats:
-    """Bytes per second between each sample and the one before it."""
-    return _rates(machine.time, machine.received_bytes)
-
-
-def _rates(time: Floats, counter: Floats) -> Floats:
-    if not len(time):
-        return np.zeros(0)
-    seconds = np.diff(time, prepend=np.nan)
+def rates_of(time: Floats, counter: Floats) -> Floats:
+    """Growth per second of a counter between each sample and the one before it."""
+    seconds = np.diff(time, prepend=NAN)
     # Two samples in the same instant say nothing about a rate.
-    seconds[~(seconds > 0.1)] = np.nan
+    seconds[~(seconds > 0.1)] = NAN
     rates: Floats = np.diff(counter, prepend=0) / seconds
     return rates
 
 
-def training_windows(evidence: Evidence, train: TrainSteps, machine: Machine) -> Windows | None:
+def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
     """Cut the run into windows and keep those in which it only trained."""
-    if len(train) < _STEPS_PER_WINDOW or len(machine) < 2:
+    train = evidence.history.train
+    if len(train) < _STEPS_PER_WINDOW or len(machine) < 2 or not machine.interface:
         return None
     width = _window_seconds(evidence, train)
     begins, ends = _spans(train)
@@ -128,9 +141,7 @@ def training_windows(evidence: Evidence, train: TrainSteps, machine: Machine) ->
 def _window_seconds(evidence: Evidence, train: TrainSteps) -> float:
     """Long enough for several steps and samples, short enough for many windows."""
     typical = float(np.nanmedian(train.seconds))
-    is_local = evidence.setting("distributed", "sync") == "local"
-    between_exchanges = int(evidence.setting("distributed", "local_steps") or 1) if is_local else 1
-    least = max(_SHORTEST_WINDOW, _STEPS_PER_WINDOW * typical * between_exchanges)
+    least = max(_SHORTEST_WINDOW, _STEPS_PER_WINDOW * typical * evidence.local_steps)
     return max(least, min(_LONGEST_WINDOW, float(np.nansum(train.seconds)) / _WINDOWS_WANTED))
 
 
@@ -154,25 +165,3 @@ def _capacity(evidence: Evidence, machine: Machine) -> tuple[float | None, str]:
     if machine.speed_mbit and machine.speed_mbit > 0:
         return machine.speed_mbit * 1e6 / 8, "nominal"
     return None, ""
-
-
-@dataclass(frozen=True)
-class TrafficCorrelation:
-    """Step time against traffic over windows of one machine."""
-
-    host: str
-    windows: Windows
-    correlation: Correlation | None
-
-
-def correlate_with_steps(evidence: Evidence, train: TrainSteps) -> TrafficCorrelation | None:
-    """Use the machine of worker 0, whose step times these are, or the next that has samples."""
-    for machine in evidence.machines:
-        windows = training_windows(evidence, train, machine) if machine.interface else None
-        if windows is not None:
-            enough = len(windows) >= WINDOWS_NEEDED.value
-            correlation = (
-                correlate(windows.bytes_per_second, windows.seconds_per_step) if enough else None
-            )
-            return TrafficCorrelation(machine.host, windows, correlation)
-    return None

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import psutil
 import torch
 
 from dragoman import __version__
+from dragoman.cluster.board import COMMAND_VARIABLE
 from dragoman.runs.folder import FORMAT, RunFolder
 
 
@@ -29,7 +31,7 @@ def describe_run(
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "cuda": torch.version.cuda,
-        "command": sys.argv,
+        "command": shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or sys.argv,
         "directory": str(Path.cwd()),
         "git": git_state(),
         "corpus": {

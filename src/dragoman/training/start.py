@@ -11,9 +11,12 @@ from dragoman.cluster.processes import join_workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config
 from dragoman.config_file import dump_config
+from dragoman.errors import SystemFault, UserError
 from dragoman.runs.folder import new_run
 from dragoman.training.stopping import Stop
 from dragoman.training.trainer import Trainer
+
+Told = (UserError, SystemFault)
 
 
 def train(config: Config, name: str) -> Stop:
@@ -26,8 +29,8 @@ def train(config: Config, name: str) -> Stop:
         return stop
     except BaseException as error:
         supervision.post_failure(error)
-        if supervision.is_launched and is_echo(error):
-            # Another worker has told the cause; a traceback of the echo would only hide it.
+        if supervision.is_launched and (is_echo(error) or isinstance(error, Told)):
+            # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)
         raise
     finally:
@@ -40,6 +43,6 @@ def train_on(hosts: Sequence[Host], config: Config, name: str) -> None:
     job = Job(
         command=["-m", "dragoman", "train", "{config}", "--run", str(run.path.absolute())],
         config=dump_config(config, with_defaults=False),
-        resume=shlex.join(["dragoman", *sys.argv[1:]]),
+        command_line=shlex.join(["dragoman", *sys.argv[1:]]),
     )
     launch(hosts, job, config.distributed)

@@ -1,11 +1,14 @@
-"""Long series for small pictures: fewer points, the same extremes."""
+"""Series of numbers: their types, and long ones with fewer points but the same extremes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.intervals import Floats
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,7 @@ def envelope(x: Floats, y: NDArray[np.floating], stretches: int) -> Envelope:
     known = np.isfinite(y)
     x, values = x[known], y[known].astype(np.float64)
     if not len(values):
-        nothing = np.zeros(0)
-        return Envelope(nothing, nothing, nothing, nothing)
+        return Envelope(*np.zeros((4, 0)))
     count = min(stretches, len(values))
     begins = np.arange(count) * len(values) // count
     sizes = np.diff(begins, append=len(values))
@@ -40,3 +42,19 @@ def envelope(x: Floats, y: NDArray[np.floating], stretches: int) -> Envelope:
         low=np.minimum.reduceat(values, begins),
         high=np.maximum.reduceat(values, begins),
     )
+
+
+def mean_of_known(values: NDArray[np.floating]) -> float:
+    """Mean of the values that are numbers; NaN if there is none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else NAN
+
+
+def fill_unknown(values: Floats) -> Floats:
+    """Each value, or the last known one before it, or the first one; zeros if none is known."""
+    known = np.isfinite(values)
+    if known.all() or not known.any():
+        return np.nan_to_num(values)
+    first = int(np.argmax(known))
+    places = np.maximum.accumulate(np.where(known, np.arange(len(values)), first))
+    return values[places]

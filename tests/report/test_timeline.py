@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report.duration import split_duration
-from dragoman.report.history import read_history
+from dragoman.report.evidence.history import read_history
+from dragoman.report.timeline import split_duration
 from report.run_folders import RunFolder
 
 
@@ -30,13 +30,12 @@ def test_every_second_is_accounted_for(tmp_path: Path) -> None:
     run.clock += 0.5
     run.line("stop", 13, reason="steps", detail="")
     found = split_duration(read_history(run.write() / "metrics.jsonl", []))
-    assert found.training == pytest.approx(13 * 2)
-    assert found.evaluation == pytest.approx(5)
-    assert found.checkpoints == pytest.approx(1.5)
+    assert found.parts["training"] == pytest.approx(13 * 2)
+    assert found.parts["evaluation"] == pytest.approx(5)
+    assert found.parts["checkpoints"] == pytest.approx(1.5)
     assert found.lost_steps == pytest.approx(4)
-    assert found.restarts == pytest.approx(4 + 20 + 6)
+    assert found.parts["restarts"] == pytest.approx(4 + 20 + 6)
     assert found.set_up == pytest.approx(7 + 4)
     assert found.paused == pytest.approx(1000)
-    assert found.waiting == pytest.approx(7 + 1000 + 4 + 0.5)
-    parts = found.training + found.evaluation + found.checkpoints + found.restarts + found.waiting
-    assert parts == pytest.approx(found.wall)
+    assert found.parts["waiting"] == pytest.approx(7 + 1000 + 4 + 0.5)
+    assert sum(found.parts.values()) == pytest.approx(found.wall)

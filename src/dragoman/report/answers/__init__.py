@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
-from dragoman.report.answer import Answer
-from dragoman.report.answers_files import (
+from dragoman.report.answers.answer import Answer
+from dragoman.report.answers.learning import fully_trained, learning_rate, overfitting
+from dragoman.report.answers.machines import gpu_utilization, step_time
+from dragoman.report.answers.network import network_bottleneck, step_time_vs_network
+from dragoman.report.answers.sizes import (
     checkpoint_files,
     checkpoint_size,
     duration,
     training_set,
 )
-from dragoman.report.answers_learning import fully_trained, learning_rate, overfitting
-from dragoman.report.answers_machines import gpu_utilization, step_time
-from dragoman.report.answers_network import network_bottleneck, step_time_vs_network
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
 

@@ -1,46 +1,39 @@
 """metrics.jsonl -> what happened: steps and evaluations that count, work that was lost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.clock import repair_clock
-from dragoman.report.intervals import Floats
-from dragoman.report.json_lines import decode_object, describe_damage, number_or_nan
-from dragoman.report.line_table import numbers_of, read_table
-from dragoman.report.records import (
-    NAN,
+from dragoman.report.evidence.json_lines import decode_object, describe_damage, repair_clock
+from dragoman.report.evidence.line_table import numbers_of, read_table
+from dragoman.report.evidence.records import (
     TRAIN_COLUMNS,
     CalibrationLine,
     CheckpointWrite,
     Evaluations,
     Incident,
     Life,
+    Line,
     Link,
+    Record,
     TrainSteps,
-    calibration_of,
-    checkpoint_of,
     evaluations_of,
     explained_seconds,
-    incident_of,
     life_of,
-    link_of,
+    read_record,
     step_of,
+    time_of,
 )
+from dragoman.report.series import NAN, Bools, Floats
 from dragoman.report.thresholds import UNEXPLAINED_GAP
 
 BEGINNINGS = ("start", "resume", "restart")
 
-Line = Mapping[str, Any]
-
 TRAIN_PREFIX = b'{"kind": "train"'  # As MetricsLog writes them.
 SECONDS_COLUMN = TRAIN_COLUMNS.index(("seconds",))
-_NOWHERE = np.zeros(0, dtype=np.int64)
-_NO_TIMES = (np.zeros(0), np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -52,13 +45,15 @@ class History:
     evaluations: tuple[Evaluations, ...]
     lost_evaluation_seconds: float
     checkpoints: tuple[CheckpointWrite, ...]
+    failed_checkpoints: tuple[CheckpointWrite, ...]
     lives: tuple[Life, ...]
     links: tuple[Link, ...]
     calibration: CalibrationLine | None
-    incidents: tuple[Incident, ...]
+    machines_lost: tuple[Incident, ...]
     stop: Incident | None
     first_time: float
     last_time: float
+    clock_was_set: bool
 
 
 @dataclass(frozen=True)
@@ -70,6 +65,7 @@ class _Log:
     events: Sequence[tuple[int, Line]]  # All other lines with their places.
     clock: Floats
     explained: Floats  # Seconds that each line accounts for.
+    clock_was_set: bool
 
 
 def read_history(path: Path, missing: list[str]) -> History:
@@ -81,43 +77,47 @@ def read_history(path: Path, missing: list[str]) -> History:
     def of_kind(*kinds: str) -> list[Line]:
         return [line for line in kept if line.get("kind") in kinds]
 
-    endings = of_kind("stop", *BEGINNINGS)
-    calibrations = of_kind("calibration")
+    def records(record: type[Record], lines: Sequence[Line]) -> tuple[Record, ...]:
+        return tuple(read_record(record, line) for line in lines)
+
+    endings = of_kind("stop", *BEGINNINGS)[-1:]
+    calibrations = records(CalibrationLine, of_kind("calibration"))
     return History(
         train=_without_doubles(log.steps.take(~void), missing),
         lost=log.steps.take(void),
         evaluations=evaluations_of(of_kind("eval")),
         lost_evaluation_seconds=lost_evaluation_seconds,
-        checkpoints=tuple(map(checkpoint_of, of_kind("checkpoint", "checkpoint_failed"))),
+        checkpoints=records(CheckpointWrite, of_kind("checkpoint")),
+        failed_checkpoints=records(CheckpointWrite, of_kind("checkpoint_failed")),
         lives=tuple(
             life_of(line, float(log.clock[place - 1]) if place else None)
             for place, line in log.events
             if line.get("kind") in BEGINNINGS
         ),
-        links=tuple(map(link_of, _latest_links(kept))),
-        calibration=calibration_of(calibrations[-1]) if calibrations else None,
-        incidents=tuple(map(incident_of, of_kind("lost", "joined"))),
-        stop=incident_of(endings[-1]) if endings and endings[-1]["kind"] == "stop" else None,
+        links=records(Link, _latest_links(kept)),
+        calibration=calibrations[-1] if calibrations else None,
+        machines_lost=records(Incident, of_kind("lost")),
+        stop=next((end for end in records(Incident, endings) if end.kind == "stop"), None),
         first_time=float(log.clock[0]) if len(log.clock) else NAN,
         last_time=float(log.clock[-1]) if len(log.clock) else NAN,
+        clock_was_set=log.clock_was_set,
     )
 
 
 def _read_log(path: Path, missing: list[str]) -> _Log:
     if not path.is_file():
         missing.append(f"{path.name} is missing: there is no history of the run")
-        return _Log(TrainSteps(*np.zeros((len(TRAIN_COLUMNS) + 1, 0))), _NOWHERE, [], *_NO_TIMES)
+        return _set_clock(path.name, np.zeros((len(TRAIN_COLUMNS), 0)), [], [], missing)
     table = read_table(path, TRAIN_COLUMNS, TRAIN_PREFIX)
     events, late_steps, damaged = _decode_others(table.others)
     damaged = sorted(table.damaged + damaged)
     missing += describe_damage(path.name, damaged, table.line_count, cut_short=table.is_cut_short)
     # Train lines that were written in another style than ours join the others here.
     values = np.column_stack((table.values, *(numbers for _, numbers in late_steps)))
-    lines = np.append(table.lines, [line for line, _ in late_steps]).astype(np.int64)
+    lines = np.append(table.lines, [line for line, _ in late_steps])
     order = np.argsort(lines, kind="stable")
     order = order[np.isfinite(values[0, order])]  # A step has a number.
-    values, lines = values[:, order], lines[order]
-    return _set_clock(path.name, values, lines, events, missing)
+    return _set_clock(path.name, values[:, order], lines[order].tolist(), events, missing)
 
 
 def _decode_others(
@@ -141,25 +141,21 @@ def _decode_others(
 def _set_clock(
     name: str,
     values: Floats,
-    lines: NDArray[np.int64],
+    lines: Sequence[int],
     events: Sequence[tuple[int, Line]],
     missing: list[str],
 ) -> _Log:
     """Put all lines on one clock that only goes forward, and count their lives."""
-    event_lines = np.array([number for number, _ in events], dtype=np.int64)
-    order = np.argsort(np.concatenate((lines, event_lines)), kind="stable")
+    order = np.argsort([*lines, *(number for number, _ in events)], kind="stable")
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
     step_places, event_places = places[: len(lines)], places[len(lines) :]
-    times = np.append(values[1], [number_or_nan(line.get("time")) for _, line in events])[order]
+    times = np.append(values[1], [time_of(line) for _, line in events])[order]
     seconds = np.nan_to_num(values[SECONDS_COLUMN])
     explained = np.append(seconds, [explained_seconds(line) for _, line in events])[order]
-    clock, jumps = repair_clock(times, explained)
-    for jump in jumps:
-        missing.append(
-            f"{name}: the clock went back by {jump.seconds:,.0f} s at line {jump.index + 1:,}; "
-            "later times were moved forward to go on from there"
-        )
+    jumps: list[str] = []
+    clock = repair_clock(name, "line", times, explained, jumps)
+    missing += jumps
     values[1] = clock[step_places]
     timed = [
         (int(place), {**line, "time": float(clock[place])})
@@ -167,10 +163,11 @@ def _set_clock(
     ]
     begun = [place for place, line in timed if line.get("kind") in BEGINNINGS]
     lives = np.searchsorted(begun, step_places).astype(np.float64)
-    return _Log(TrainSteps(*np.vstack((values, lives))), step_places, timed, clock, explained)
+    steps = TrainSteps(*np.vstack((values, lives)))
+    return _Log(steps, step_places, timed, clock, explained, clock_was_set=bool(jumps))
 
 
-def _apply_resumes(log: _Log) -> tuple[list[Line], NDArray[np.bool_], float]:
+def _apply_resumes(log: _Log) -> tuple[list[Line], Bools, float]:
     """Apply the rule of docs/run-folder.md: going on from step N voids what lay beyond it."""
     void = np.zeros(len(log.steps), dtype=bool)
     kept: list[Line] = []
@@ -179,18 +176,16 @@ def _apply_resumes(log: _Log) -> tuple[list[Line], NDArray[np.bool_], float]:
         if line.get("kind") in ("resume", "restart"):
             step = step_of(line)
             void |= (log.step_places < place) & (log.steps.step > step)
-            lost = [
-                other["kind"] in ("eval", "checkpoint") and step_of(other) > step for other in kept
-            ]
-            lost_evaluation_seconds += sum(
-                explained_seconds(other)
-                for other, is_lost in zip(kept, lost, strict=True)
-                if is_lost
-            )
-            kept = [other for other, is_lost in zip(kept, lost, strict=True) if not is_lost]
+            lost = [other for other in kept if _lies_beyond(other, step)]
+            lost_evaluation_seconds += sum(map(explained_seconds, lost))
+            kept = [other for other in kept if not _lies_beyond(other, step)]
         if "kind" in line:
             kept.append(line)
     return kept, void, lost_evaluation_seconds
+
+
+def _lies_beyond(line: Line, step: int) -> bool:
+    return line["kind"] in ("eval", "checkpoint") and step_of(line) > step
 
 
 def _latest_links(lines: Sequence[Line]) -> list[Line]:

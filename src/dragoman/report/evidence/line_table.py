@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.intervals import Floats
-from dragoman.report.json_lines import decode_object
+from dragoman.report.evidence.json_lines import decode_object
+from dragoman.report.series import NAN, Bools, Floats
 
 FieldPath = tuple[str | int, ...]  # Such as ("gpus", 0, "utilization").
 
@@ -24,12 +24,11 @@ _NEWLINE, _COLON, _POINT, _CLOSE = b"\n:.}"
 _ENDS_NUMBER = np.zeros(256, dtype=bool)
 _ENDS_NUMBER[list(b", }]\r\n")] = True
 _ODD_NUMBER = re.compile(rb"([-+.\w]+)[, }\]\r\n]")
-_WORDS = {b"true": 1.0, b"false": 0.0, b"null": float("nan")}
+_WORDS = {b"true": 1.0, b"false": 0.0, b"null": NAN}
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def _follow(value: Any, path: FieldPath) -> Any:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else float("nan")
+    return float(value) if isinstance(value, (int, float)) else NAN
 
 
 def _blocks(path: Path) -> Iterator[Bytes]:

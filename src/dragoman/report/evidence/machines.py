@@ -1,8 +1,7 @@
 """monitor/HOST.jsonl -> what each machine did, on the clock of worker 0."""
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.clock import repair_clock
-from dragoman.report.intervals import Floats
-from dragoman.report.json_lines import describe_damage, number_or_none
-from dragoman.report.line_table import FieldPath, read_table
+from dragoman.report.evidence.json_lines import (
+    decode_object,
+    describe_damage,
+    number_or_none,
+    repair_clock,
+    table_of,
+    whole_number,
+)
+from dragoman.report.evidence.line_table import FieldPath, read_table
+from dragoman.report.series import Floats, fill_unknown
 
 _LOOPBACK = "lo"
 _TAIL_BYTES = 1 << 16
@@ -70,69 +75,64 @@ def read_machines(
 
 
 def _read_machine(path: Path, interface: str, missing: list[str]) -> Machine | None:
+    name = f"monitor/{path.name}"
     first, last = _first_and_last(path)
     if not first:
-        missing.append(f"monitor/{path.name} holds no whole line")
+        missing.append(f"{name} holds no whole line")
         return None
     interface = _choose_interface(first, last, interface)
-    names = _gpu_names(last) or _gpu_names(first)
+    gpus = _gpu_names(last) or _gpu_names(first)
     wanted: list[FieldPath] = [("time",), ("clock_offset",), ("cpu_percent",)]
     wanted += [("interfaces", interface, f"{way}_bytes") for way in ("sent", "received")]
-    wanted += [("gpus", place, "utilization") for place in range(len(names))]
+    wanted += [("gpus", place, "utilization") for place in range(len(gpus))]
     table = read_table(path, wanted)
     damaged = sorted(table.damaged + [number for number, line in table.others if line.strip()])
-    missing += describe_damage(
-        f"monitor/{path.name}", damaged, table.line_count, cut_short=table.is_cut_short
-    )
-    columns = table.values
-    time = columns[0] - _known_so_far(columns[1])
+    missing += describe_damage(name, damaged, table.line_count, cut_short=table.is_cut_short)
+    clock, offset, cpu_percent, sent, received, *utilizations = table.values
+    time = clock - fill_unknown(offset)
     typical = float(np.median(np.diff(time))) if len(time) > 1 else 1.0
-    time, jumps = repair_clock(time, np.full(len(time), max(typical, 0.0)))
-    missing += [
-        f"monitor/{path.name}: the clock went back by {jump.seconds:,.0f} s at sample "
-        f"{jump.index + 1:,}; later samples were moved forward"
-        for jump in jumps
-    ]
+    expected = np.full(len(time), max(typical, 0.0))
+    sent_bytes, restarts = _continuous(sent)
+    if restarts:
+        missing.append(
+            f"{name}: the byte counter of {interface} started again {restarts} times "
+            "(a reboot); what flowed in between is not known"
+        )
     return Machine(
         host=path.stem,
-        time=time,
-        cpu_percent=columns[2].astype(np.float32),
+        time=repair_clock(name, "sample", time, expected, missing),
+        cpu_percent=cpu_percent.astype(np.float32),
         gpus=tuple(
-            Gpu(index, name, columns[5 + place].astype(np.float32))
-            for place, (index, name) in enumerate(names)
+            Gpu(index, gpu_name, utilization.astype(np.float32))
+            for (index, gpu_name), utilization in zip(gpus, utilizations, strict=True)
         ),
         interface=interface,
         speed_mbit=_speed(last, interface) or _speed(first, interface),
-        sent_bytes=_continuous(columns[3], f"monitor/{path.name}", interface, missing),
-        received_bytes=_continuous(columns[4], "", interface, missing),
+        sent_bytes=sent_bytes,
+        received_bytes=_continuous(received)[0],
     )
 
 
 def _first_and_last(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first and the last whole line of a file, however long it is."""
     with open(path, "rb") as file:
-        first = _first_object(file.read(_TAIL_BYTES).split(b"\n"))
+        first = _first_sample(file.read(_TAIL_BYTES).split(b"\n"))
         file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-        last = _first_object(reversed(file.read().split(b"\n")))
+        last = _first_sample(reversed(file.read().split(b"\n")))
     return first, last or first
 
 
-def _first_object(lines: Any) -> dict[str, Any]:
+def _first_sample(lines: Iterable[bytes]) -> dict[str, Any]:
     for line in lines:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and number_or_none(value.get("time")) is not None:
+        value = table_of(decode_object(line))
+        if number_or_none(value.get("time")) is not None:
             return value
     return {}
 
 
 def _interfaces(line: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    interfaces = line.get("interfaces")
-    if not isinstance(interfaces, dict):
-        return {}
-    return {name: value for name, value in interfaces.items() if isinstance(value, dict)}
+    interfaces = table_of(line.get("interfaces"))
+    return {name: table_of(counters) for name, counters in interfaces.items()}
 
 
 def _choose_interface(first: Mapping[str, Any], last: Mapping[str, Any], measured: str) -> str:
@@ -141,12 +141,14 @@ def _choose_interface(first: Mapping[str, Any], last: Mapping[str, Any], measure
     if measured in known:
         return measured
 
-    def traffic(name: str) -> float:
-        ends = [_interfaces(line).get(name, {}).get("sent_bytes", 0) for line in (first, last)]
-        return float(ends[1] or 0) - float(ends[0] or 0)
+    def traffic(name: str) -> int:
+        begin, end = (
+            whole_number(_interfaces(line).get(name, {}).get("sent_bytes"))
+            for line in (first, last)
+        )
+        return end - begin
 
-    candidates = [name for name in known if name != _LOOPBACK]
-    return max(candidates, key=traffic, default="")
+    return max((name for name in known if name != _LOOPBACK), key=traffic, default="")
 
 
 def _speed(line: Mapping[str, Any], interface: str) -> float | None:
@@ -155,32 +157,14 @@ def _speed(line: Mapping[str, Any], interface: str) -> float | None:
 
 def _gpu_names(line: Mapping[str, Any]) -> list[tuple[int, str]]:
     gpus = line.get("gpus")
-    return [
-        (int(number_or_none(gpu.get("index")) or 0), str(gpu.get("name", "GPU")))
-        for gpu in (gpus if isinstance(gpus, list) else [])
-        if isinstance(gpu, dict)
-    ]
+    tables = [table_of(gpu) for gpu in (gpus if isinstance(gpus, list) else [])]
+    return [(whole_number(gpu.get("index")), str(gpu.get("name", "GPU"))) for gpu in tables]
 
 
-def _known_so_far(values: Floats) -> Floats:
-    """Each value, or the last known one before it, or zero."""
-    known = np.isfinite(values)
-    if not known.any():
-        return np.zeros_like(values)
-    places = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
-    return np.where(places >= 0, values[np.maximum(places, 0)], values[int(np.argmax(known))])
-
-
-def _continuous(counter: Floats, name: str, interface: str, missing: list[str]) -> Floats:
-    """A counter that starts at zero and never falls, though the machine may have rebooted."""
-    counter = _known_so_far(counter)
+def _continuous(counter: Floats) -> tuple[Floats, int]:
+    """A counter that starts at zero and never falls, and how often the machine's own fell."""
+    counter = fill_unknown(counter)
     growth = np.diff(counter, prepend=counter[:1])
     restarts = np.flatnonzero(growth < 0)
     growth[restarts] = counter[restarts]
-    if len(restarts) and name:
-        missing.append(
-            f"{name}: the byte counter of {interface} started again {len(restarts)} times "
-            "(a reboot); what flowed in between is not known"
-        )
-    total: Floats = np.cumsum(growth)
-    return total
+    return np.cumsum(growth), len(restarts)

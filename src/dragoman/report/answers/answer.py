@@ -1,7 +1,7 @@
 """What an answer is."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,16 +18,41 @@ class Answer:
     question: str
     verdict: str | float | list[str]
     headline: str  # The verdict as a card shows it.
-    tone: Tone  # Whether that is good news.
     answer: str  # One or two plain sentences with the numbers in them.
     evidence: dict[str, Any]  # The numbers themselves, ready for JSON.
     confidence: Confidence
     next_step: str
+    tone: Tone = "plain"  # Whether the verdict is good news.
+    note: str = ""  # The fact beside the verdict on the card.
 
     def to_json(self) -> dict[str, Any]:
         """The public fields of report.json."""
         names = ("id", "question", "verdict", "answer", "evidence", "confidence", "next_step")
         return {name: plain(getattr(self, name)) for name in names}
+
+
+def unknown(
+    identity: str,
+    question: str,
+    words: str,
+    next_step: str = "See what is missing, at the top of the report.",
+) -> Answer:
+    """The answer where the evidence carries none."""
+    return Answer(
+        id=identity,
+        question=question,
+        verdict="unclear",
+        headline="Unclear",
+        answer=words,
+        evidence={},
+        confidence="low",
+        next_step=next_step,
+    )
+
+
+def facts_of(found: Any) -> dict[str, Any]:
+    """A finding as evidence: all its numbers, under the names that the code has for them."""
+    return {name: value for name, value in asdict(found).items() if name != "verdict"}
 
 
 def plain(value: Any) -> Any:

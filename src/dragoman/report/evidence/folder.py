@@ -1,5 +1,6 @@
 """Loads a run folder, be the run finished, alive or dead; only reads files."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,15 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from dragoman.errors import UserError
-from dragoman.report.checkpoint_index import CheckpointIndex, read_checkpoints
-from dragoman.report.history import History, read_history
-from dragoman.report.json_lines import read_json, read_json_lines
-from dragoman.report.machines import Machine, read_machines
-from dragoman.report.records import Evaluations, Life
+from dragoman.report.evidence.checkpoints import CheckpointIndex, read_checkpoints
+from dragoman.report.evidence.history import History, read_history
+from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of
+from dragoman.report.evidence.machines import Machine, read_machines
+from dragoman.report.evidence.records import Evaluations, Life
 from dragoman.report.thresholds import SILENCE
 from dragoman.report.wording import plural
 
 State = Literal["finished", "stopped", "running", "crashed", "not started"]
+
+_MOST_NAMED = 8  # Of events of one kind.
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,46 @@ class Evidence:
 
     def setting(self, section: str, name: str) -> Any:
         """A setting of the run, or None."""
-        table = self.settings.get(section)
-        return table.get(name) if isinstance(table, dict) else None
+        return table_of(self.settings.get(section)).get(name)
+
+    @property
+    def local_steps(self) -> int:
+        """Steps from one exchange to the next."""
+        if self.setting("distributed", "sync") != "local":
+            return 1
+        return max(1, int(self.setting("distributed", "local_steps") or 1))
+
+    @property
+    def fragments(self) -> int:
+        """Parts of an exchange that travel one after the other."""
+        if self.local_steps == 1:
+            return 1
+        return max(1, int(self.setting("distributed", "local_fragments") or 1))
+
+    @property
+    def goodput(self) -> float:
+        """Bytes per second that the slowest link carries, infinite if none was measured."""
+        measured = (link.goodput_bytes_per_second for link in self.history.links)
+        return min((goodput for goodput in measured if goodput), default=math.inf)
+
+    @property
+    def latency(self) -> float:
+        """Seconds of the slowest link."""
+        return max((link.latency_seconds or 0.0 for link in self.history.links), default=0.0)
+
+    @property
+    def parameters(self) -> int | None:
+        """Size of the model."""
+        parameters = table_of(self.provenance.get("model")).get("parameters")
+        calibration = self.history.calibration
+        if not isinstance(parameters, int) and calibration and calibration.parameters:
+            parameters = int(calibration.parameters)
+        return parameters if isinstance(parameters, int) else None
+
+    @property
+    def corpus(self) -> Mapping[str, Any]:
+        """The copy of the corpus's manifest."""
+        return table_of(table_of(self.provenance.get("corpus")).get("manifest"))
 
 
 def load_evidence(run: Path, now: float) -> Evidence:
@@ -86,7 +127,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
     settings = _read_settings(run / "config.toml", missing)
     checkpoints = read_checkpoints(run / "checkpoints", missing)
     samples = _read_samples(run / "samples.jsonl", missing)
-    missing += _gaps_in_history(history)
+    missing += _oddities(history)
     return Evidence(
         run=run,
         name=str(provenance.get("run") or run.resolve().name),
@@ -138,8 +179,20 @@ def _state(history: History, machines: tuple[Machine, ...], now: float) -> State
     return "running" if alive else "crashed"
 
 
-def _gaps_in_history(history: History) -> list[str]:
+def _oddities(history: History) -> list[str]:
     """What a reader should know before trusting the numbers."""
+    notices = _losses_without_number(history) + _course_of_events(history)
+    if not history.evaluations:
+        notices.append("There is no evaluation: nothing can be said about quality")
+    if len(history.train) and history.calibration is None:
+        notices.append("There is no calibration line: compute-only time and peak are not known")
+    several_machines = any(len(set(life.hosts)) > 1 for life in history.lives)
+    if several_machines and not history.links:
+        notices.append("There is no link line: the capacity of the network was not measured")
+    return notices
+
+
+def _losses_without_number(history: History) -> list[str]:
     notices = []
     train = history.train
     no_number = ~np.isfinite(train.loss)
@@ -151,7 +204,7 @@ def _gaps_in_history(history: History) -> list[str]:
         )
     skipped = int(np.nansum(train.skipped))
     if skipped:
-        notices.append(f"{skipped:,} steps were skipped: a gradient was not finite")
+        notices.append(f"{plural(skipped, 'step')} skipped: a gradient was not finite")
     for evaluations in history.evaluations:
         bad = int((~np.isfinite(evaluations.loss)).sum())
         if bad:
@@ -159,30 +212,27 @@ def _gaps_in_history(history: History) -> list[str]:
                 f"{bad:,} of {len(evaluations):,} evaluations of {evaluations.name} have a loss "
                 "that is not a number; they are left out"
             )
-    if not history.evaluations:
-        notices.append("There is no evaluation: nothing can be said about quality")
+    return notices
+
+
+def _course_of_events(history: History) -> list[str]:
+    """Where the run went on from a checkpoint, and what failed on the way."""
+    notices = []
     again = [life for life in history.lives if life.kind != "start"]
     if again:
-        steps = ", ".join(f"{life.step:,}" for life in again[:8])
-        more = " …" if len(again) > 8 else ""
-        lost = len(history.lost)
+        steps = ", ".join(f"{life.step:,}" for life in again[:_MOST_NAMED])
+        more = " …" if len(again) > _MOST_NAMED else ""
+        vain = f"{plural(len(history.lost), 'step')} made in vain count as time only"
         notices.append(
             f"The run went on from a checkpoint {plural(len(again), 'time')} (at step {steps}"
-            f"{more}); "
-            + (
-                f"{plural(lost, 'step')} made in vain count as time only"
-                if lost
-                else "nothing lost"
-            )
+            f"{more}); {vain if len(history.lost) else 'nothing lost'}"
         )
-    if len(train) and history.calibration is None:
-        notices.append("There is no calibration line: compute-only time and peak are not known")
-    several_machines = any(len(set(life.hosts)) > 1 for life in history.lives)
-    if several_machines and not history.links:
-        notices.append("There is no link line: the capacity of the network was not measured")
-    failures = [write for write in history.checkpoints if write.failure]
     notices += [
-        f"The checkpoint of step {write.step:,} could not be written: {write.failure}"
-        for write in failures[:5]
+        f"{lost.host or 'A machine'} was lost at step {lost.step:,}: {lost.reason}"
+        for lost in history.machines_lost[:_MOST_NAMED]
+    ]
+    notices += [
+        f"The checkpoint of step {write.step:,} could not be written: {write.reason}"
+        for write in history.failed_checkpoints[:_MOST_NAMED]
     ]
     return notices

@@ -5,15 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.report.answer import Answer
-from dragoman.report.checkpoint_index import SavedCheckpoint
+from dragoman.report.answers.answer import Answer, unknown
 from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.checkpoints import SavedCheckpoint
 from dragoman.report.findings import Findings
+from dragoman.report.series import NAN
+from dragoman.report.thresholds import MUCH_ELSEWHERE, MUCH_REMOVED
 from dragoman.report.wording import in_bytes, in_count, in_percent, in_time, plural
 
 PURPOSES = {
     "weights.safetensors": "the model: every parameter in float32; all that translating needs",
-    "optimizer.safetensors": "Adam's two moments of every parameter in float32; for going on",
+    "optimizer.safetensors": "Adam's two moments of every parameter in float32 (with local steps "
+    "the outer momentum too); for going on",
     "state.json": "step, place in the corpus, best scores and checksums; for going on",
 }
 _DOING = {
@@ -23,7 +26,7 @@ _DOING = {
     "restarts": "lost to restarts",
     "waiting": "waiting",
 }
-_MUCH = 0.1  # Of the wall time, for anything but training.
+_TOO_SMALL_TO_SAY = 0.001  # Of the wall time.
 
 
 def duration(evidence: Evidence, findings: Findings) -> Answer:
@@ -31,59 +34,51 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     found, train = findings.duration, evidence.history.train
     question = "How long did the run take, and where did the time go?"
     if not np.isfinite(found.wall):
-        return _unknown("duration", question, "The log holds no time at all.")
-    shares = {
-        name: getattr(found, name)
-        for name in ("training", "evaluation", "checkpoints", "restarts", "waiting")
-    }
-    steps = int(np.max(train.step, initial=0.0))
+        return unknown("duration", question, "The log holds no time at all.")
     tokens = float(np.nansum(train.target_tokens))
     epochs = train.epoch[np.isfinite(train.epoch)]
-    rate = tokens / found.training if found.training else float("nan")
+    rate = tokens / found.parts["training"] if found.parts["training"] else NAN
     opening = {
         "running": "So far the run took",
         "crashed": "Until its log breaks off, the run took",
-    }
+    }.get(evidence.state, "The run took")
     split = ", ".join(
         f"{in_time(seconds)} {_DOING[name]} ({in_percent(seconds / found.wall)})"
-        for name, seconds in shares.items()
-        if found.wall and seconds >= 0.001 * found.wall
+        for name, seconds in found.parts.items()
+        if seconds > _TOO_SMALL_TO_SAY * found.wall
     )
-    passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
-    words = (
-        f"{opening.get(evidence.state, 'The run took')} {in_time(found.wall)} for "
-        f"{plural(steps, 'step')}: {split}."
-    )
+    steps = plural(train.last_step, "step")
+    words = f"{opening} {in_time(found.wall)} for {steps}: {split}."
     if tokens:
+        passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
         words += f" It read {in_count(tokens)} target tokens{passes}, {in_count(rate)} a second."
     return Answer(
         id="duration",
         question=question,
         verdict=found.wall,
         headline=in_time(found.wall),
-        tone="plain",
+        note=steps,
         answer=words,
         evidence={
             "seconds": found.wall,
-            "split": shares,
+            "split": found.parts,
             "of_restarts": {"steps_made_in_vain": found.lost_steps},
             "of_waiting": {"set_up": found.set_up, "paused": found.paused},
-            "steps": steps,
+            "steps": train.last_step,
             "steps_lost": len(evidence.history.lost),
             "target_tokens": tokens,
             "epochs": epochs[-1] if len(epochs) else None,
             "tokens_per_second": rate,
             "state": evidence.state,
         },
-        confidence="medium" if any("clock" in notice for notice in evidence.missing) else "high",
-        next_step=_duration_advice(shares, found.wall),
+        confidence="medium" if evidence.history.clock_was_set else "high",
+        next_step=_duration_advice(found.parts, found.wall),
     )
 
 
-def _duration_advice(shares: Mapping[str, float], wall: float) -> str:
-    others = {name: seconds for name, seconds in shares.items() if name != "training"}
-    largest = max(others, key=lambda name: others[name])
-    if not wall or others[largest] < _MUCH * wall:
+def _duration_advice(parts: Mapping[str, float], wall: float) -> str:
+    largest = max((name for name in parts if name != "training"), key=lambda name: parts[name])
+    if parts[largest] < MUCH_ELSEWHERE.value * wall:
         return "Nothing to do: the run spent its time training."
     return {
         "evaluation": "Evaluate less often (evaluation.every_steps), or score BLEU on fewer "
@@ -99,40 +94,36 @@ def _duration_advice(shares: Mapping[str, float], wall: float) -> str:
 def training_set(evidence: Evidence, findings: Findings) -> Answer:
     """Sizes from the copy of the corpus's manifest."""
     question = "How large was the training set, and what did cleaning remove?"
-    manifest = corpus_manifest(evidence)
+    manifest = evidence.corpus
     try:
-        pairs, filters = manifest["pairs"], manifest["filters"]
         sizes = {
             stage: sum(side[stage] for side in manifest["bytes"].values())
             for stage in ("raw", "cleaned", "prepared")
         }
         tokens = {side: int(count) for side, count in manifest["tokens"].items()}
-        removed = {name: int(count) for name, count in filters.items() if count}
-        raw_pairs, prepared_pairs = int(pairs["raw"]), int(pairs["prepared"])
+        removed = {name: int(count) for name, count in manifest["filters"].items() if count}
+        pairs = {stage: int(manifest["pairs"][stage]) for stage in ("raw", "prepared")}
     except (KeyError, TypeError, AttributeError, ValueError):
-        return _unknown("training_set", question, "The run has no copy of its corpus's manifest.")
-    words = (
-        f"{in_bytes(sizes['cleaned'])} of clean text ({in_bytes(sizes['raw'])} raw, "
-        f"{in_bytes(sizes['prepared'])} prepared) in {prepared_pairs:,} of {raw_pairs:,} pairs, "
-        f"{in_count(sum(tokens.values()))} tokens on both sides."
-    )
+        return unknown("training_set", question, "The run has no copy of its corpus's manifest.")
     gone = ", ".join(
         f"{filter_words(name)} {count:,}"
         for name, count in sorted(removed.items(), key=lambda item: -item[1])
     )
-    share = 1 - prepared_pairs / raw_pairs if raw_pairs else 0.0
-    words += f" Cleaning removed {in_percent(share)}: {gone}." if gone else " Nothing was removed."
+    share = 1 - pairs["prepared"] / pairs["raw"] if pairs["raw"] else 0.0
     return Answer(
         id="training_set",
         question=question,
         verdict=sizes["cleaned"],
         headline=in_bytes(sizes["cleaned"]),
-        tone="plain",
-        answer=words,
+        note=f"{pairs['prepared']:,} pairs, {in_percent(share) if gone else 'none'} removed",
+        answer=f"{in_bytes(sizes['cleaned'])} of clean text ({in_bytes(sizes['raw'])} raw, "
+        f"{in_bytes(sizes['prepared'])} prepared) in {pairs['prepared']:,} of {pairs['raw']:,} "
+        f"pairs, {in_count(sum(tokens.values()))} tokens on both sides. "
+        + (f"Cleaning removed {in_percent(share)}: {gone}." if gone else "Nothing was removed."),
         evidence={
             "bytes": sizes,
             "bytes_by_side": manifest["bytes"],
-            "pairs": {"raw": raw_pairs, "prepared": prepared_pairs},
+            "pairs": pairs,
             "removed": removed,
             "tokens": tokens,
             "vocabulary": manifest.get("vocabulary", {}).get("sizes"),
@@ -140,16 +131,9 @@ def training_set(evidence: Evidence, findings: Findings) -> Answer:
         },
         confidence="high",
         next_step="Nothing to do."
-        if share < _MUCH
+        if share < MUCH_REMOVED.value
         else "Cleaning removed a lot: look at a few of the pairs that the largest filter caught.",
     )
-
-
-def corpus_manifest(evidence: Evidence) -> Mapping[str, Any]:
-    """The copy of the corpus's manifest in provenance.json."""
-    corpus = evidence.provenance.get("corpus")
-    manifest = corpus.get("manifest") if isinstance(corpus, dict) else None
-    return manifest if isinstance(manifest, dict) else {}
 
 
 def filter_words(name: str) -> str:
@@ -160,26 +144,32 @@ def filter_words(name: str) -> str:
 def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
     """Each file of the latest checkpoint, and why it has that size."""
     question = "What is in a checkpoint?"
-    latest = _latest(evidence)
+    latest, parameters = evidence.checkpoints.latest, evidence.parameters
     if latest is None:
-        return _unknown("checkpoint_files", question, "No checkpoint has been written yet.")
-    parameters = _parameters(evidence)
+        return unknown("checkpoint_files", question, "No checkpoint has been written yet.")
     named = ", ".join(f"{name} ({in_bytes(size)})" for name, size in latest.files.items())
     words = f"{latest.name} holds {named}."
-    expected = None
-    if parameters:
-        expected = 12 * parameters
+    is_local = evidence.setting("distributed", "sync") == "local"
+    parts = ["weights", "Adam's two moments", *(["the outer momentum"] if is_local else [])]
+    copies = 4 if is_local else 3
+    expected = 4 * copies * parameters if parameters else None
+    if expected:
+        beyond = latest.bytes - expected
+        rest = (
+            f"the {in_bytes(beyond)} beyond are names and state"
+            if beyond >= 0
+            else f"{in_bytes(-beyond)} are missing from that"
+        )
         words += (
-            f" {parameters:,} parameters x 4 bytes x 3 (weights and Adam's two moments) are "
-            f"{expected:,} bytes; the {in_bytes(abs(latest.bytes - expected))} beyond are names "
-            "and state."
+            f" {parameters:,} parameters x 4 bytes x {copies} ({' and '.join(parts)}) are "
+            f"{expected:,} bytes; {rest}."
         )
     return Answer(
         id="checkpoint_files",
         question=question,
         verdict=list(latest.files),
         headline=plural(len(latest.files), "file"),
-        tone="plain",
+        note=f"{parameters:,} parameters" if parameters else "",
         answer=words,
         evidence={
             "checkpoint": latest.name,
@@ -199,35 +189,31 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
 def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
     """The latest, the best and all kept checkpoints."""
     question = "How large are the checkpoints?"
-    latest, index = _latest(evidence), evidence.checkpoints
-    if latest is None:
-        return _unknown("checkpoint_size", question, "No checkpoint has been written yet.")
-    total = sum(item.bytes for item in index.checkpoints)
-    best = {
-        label: item
-        for label, name in (("loss", index.best_loss), ("BLEU", index.best_bleu))
-        if (item := index.find(name))
-    }
-    writes = [write for write in evidence.history.checkpoints if not write.failure]
+    index, writes = evidence.checkpoints, evidence.history.checkpoints
+    if index.latest is None:
+        return unknown("checkpoint_size", question, "No checkpoint has been written yet.")
+    total = sum(item.bytes for item in index.kept)
+    kept = plural(len(index.kept), "kept checkpoint")
     blocking = float(np.mean([write.seconds_blocking for write in writes])) if writes else None
-    words = f"The latest (step {latest.step:,}) has {in_bytes(latest.bytes)}"
-    for label, item in best.items():
-        words += f", that with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
-    words += f"; {plural(len(index.checkpoints), 'kept checkpoint')} take {in_bytes(total)}."
+    words = f"The latest (step {index.latest.step:,}) has {in_bytes(index.latest.bytes)}"
+    for label, item in (("loss", index.best_loss), ("BLEU", index.best_bleu)):
+        if item is not None:
+            words += f", that with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
+    words += f"; {kept} take {in_bytes(total)}."
     if blocking is not None:
         words += f" Saving held up training for {in_time(blocking)} each time."
     return Answer(
         id="checkpoint_size",
         question=question,
-        verdict=latest.bytes,
-        headline=in_bytes(latest.bytes),
-        tone="plain",
+        verdict=index.latest.bytes,
+        headline=in_bytes(index.latest.bytes),
+        note=f"{kept}, {in_bytes(total)}",
         answer=words,
         evidence={
-            "latest": _checkpoint_json(latest),
-            "best_loss": _checkpoint_json(best.get("loss")),
-            "best_bleu": _checkpoint_json(best.get("BLEU")),
-            "kept": [_checkpoint_json(item) for item in index.checkpoints],
+            "latest": _checkpoint_json(index.latest),
+            "best_loss": _checkpoint_json(index.best_loss),
+            "best_bleu": _checkpoint_json(index.best_bleu),
+            "kept": [_checkpoint_json(item) for item in index.kept],
             "bytes_of_all_kept": total,
             "mean_seconds_blocking": blocking,
         },
@@ -236,42 +222,7 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
     )
 
 
-def _latest(evidence: Evidence) -> SavedCheckpoint | None:
-    index = evidence.checkpoints
-    newest = index.checkpoints[-1] if index.checkpoints else None
-    return index.find(index.latest) or newest
-
-
 def _checkpoint_json(item: SavedCheckpoint | None) -> dict[str, Any] | None:
     if item is None:
         return None
-    return {
-        "name": item.name,
-        "step": item.step,
-        "bytes": item.bytes,
-        "loss": item.loss,
-        "bleu": item.bleu,
-    }
-
-
-def _parameters(evidence: Evidence) -> int | None:
-    model = evidence.provenance.get("model")
-    parameters = model.get("parameters") if isinstance(model, dict) else None
-    if isinstance(parameters, int):
-        return parameters
-    calibration = evidence.history.calibration
-    return int(calibration.parameters) if calibration and calibration.parameters else None
-
-
-def _unknown(identity: str, question: str, words: str) -> Answer:
-    return Answer(
-        id=identity,
-        question=question,
-        verdict="unclear",
-        headline="Unclear",
-        tone="plain",
-        answer=words,
-        evidence={},
-        confidence="low",
-        next_step="See what is missing, at the top of the report.",
-    )
+    return {name: getattr(item, name) for name in ("name", "step", "bytes", "loss", "bleu")}

@@ -1,9 +1,14 @@
-"""Append-only logs, read with forgiveness: damaged lines are counted and passed over."""
+"""Logs, read with forgiveness: damaged lines are passed over, clocks that were set repaired."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from dragoman.report.series import Floats, fill_unknown
+from dragoman.report.thresholds import CLOCK_STEP_BACK
 
 
 def read_json_lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
@@ -46,6 +51,24 @@ def describe_damage(name: str, damaged: list[int], last: int, *, cut_short: bool
     return notices
 
 
+def repair_clock(
+    name: str, unit: str, times: Floats, expected: Floats, missing: list[str]
+) -> Floats:
+    """Make times go forward: after a step back, go on as if `expected` seconds had passed."""
+    times = fill_unknown(times)
+    differences = np.diff(times)
+    jumps = np.flatnonzero(differences < -CLOCK_STEP_BACK.value) + 1
+    shift = np.zeros_like(times)
+    shift[jumps] = expected[jumps] - differences[jumps - 1]
+    missing += [
+        f"{name}: the clock went back by {-differences[jump - 1]:,.0f} s at {unit} {jump + 1:,}; "
+        "later times were moved forward to go on from there"
+        for jump in jumps
+    ]
+    repaired: Floats = np.maximum.accumulate(times + np.cumsum(shift))
+    return repaired
+
+
 def read_json(path: Path, missing: list[str]) -> dict[str, Any]:
     """One object from one file, or nothing and a word about it."""
     try:
@@ -68,7 +91,11 @@ def number_or_none(value: Any) -> float | None:
     return None
 
 
-def number_or_nan(value: Any) -> float:
-    """A JSON number as a float, anything else as NaN."""
-    number = number_or_none(value)
-    return float("nan") if number is None else number
+def whole_number(value: Any) -> int:
+    """A JSON number as an int, zero if it is none."""
+    return int(number_or_none(value) or 0)
+
+
+def table_of(value: Any) -> dict[str, Any]:
+    """A JSON object or a TOML table, empty if it is something else."""
+    return value if isinstance(value, dict) else {}

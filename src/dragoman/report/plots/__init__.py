@@ -2,30 +2,24 @@
 
 from collections.abc import Callable, Mapping
 
-from dragoman.report.canvas import Picture
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
-from dragoman.report.plots_learning import (
+from dragoman.report.plots.canvas import Picture
+from dragoman.report.plots.learning import (
     bleu_picture,
     gap_picture,
     gradient_norm_picture,
     learning_rate_picture,
     loss_picture,
 )
-from dragoman.report.plots_machines import (
+from dragoman.report.plots.machines import (
     correlation_picture,
     network_picture,
     step_time_picture,
     utilization_picture,
 )
-from dragoman.report.plots_sizes import (
-    bandwidth_picture,
-    cleaning_picture,
-    time_split_picture,
-    workers_picture,
-)
-
-WHATIF = "whatif"
+from dragoman.report.plots.sizes import cleaning_picture, time_split_picture
+from dragoman.report.plots.whatif import bandwidth_picture, workers_picture
 
 _PICTURES: Mapping[str, tuple[Callable[[Evidence, Findings], Picture | None], ...]] = {
     "duration": (time_split_picture,),
@@ -37,7 +31,7 @@ _PICTURES: Mapping[str, tuple[Callable[[Evidence, Findings], Picture | None], ..
     "training_set": (cleaning_picture,),
     "step_time": (step_time_picture,),
     "step_time_vs_network": (correlation_picture,),
-    WHATIF: (bandwidth_picture, workers_picture),
+    "whatif": (bandwidth_picture, workers_picture),
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.report.json_lines import number_or_none, read_json
+from dragoman.report.evidence.json_lines import number_or_none, read_json, table_of, whole_number
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,12 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointIndex:
-    """All checkpoints that are kept, by step."""
+    """All checkpoints that are kept, by step, and which of them are the best."""
 
-    latest: str
-    best_loss: str
-    best_bleu: str
-    checkpoints: tuple[SavedCheckpoint, ...]
-
-    def find(self, name: str) -> SavedCheckpoint | None:
-        """The checkpoint of that name."""
-        return next((item for item in self.checkpoints if item.name == name), None)
+    kept: tuple[SavedCheckpoint, ...]
+    latest: SavedCheckpoint | None
+    best_loss: SavedCheckpoint | None = None
+    best_bleu: SavedCheckpoint | None = None
 
 
 def read_checkpoints(folder: Path, missing: list[str]) -> CheckpointIndex:
@@ -48,25 +44,21 @@ def read_checkpoints(folder: Path, missing: list[str]) -> CheckpointIndex:
     listed = index.get("checkpoints")
     if not isinstance(listed, list):
         return _from_folders(folder)
-    checkpoints = [
-        _from_entry(entry, folder, missing) for entry in listed if isinstance(entry, dict)
-    ]
+    entries = [_from_entry(table_of(entry), folder, missing) for entry in listed]
+    kept = tuple(sorted(entries, key=lambda item: item.step))
+    named = {item.name: item for item in kept}
     return CheckpointIndex(
-        latest=str(index.get("latest") or ""),
-        best_loss=str(index.get("best_loss") or ""),
-        best_bleu=str(index.get("best_bleu") or ""),
-        checkpoints=tuple(sorted(checkpoints, key=lambda item: item.step)),
+        kept=kept,
+        latest=named.get(str(index.get("latest"))) or (kept[-1] if kept else None),
+        best_loss=named.get(str(index.get("best_loss"))),
+        best_bleu=named.get(str(index.get("best_bleu"))),
     )
 
 
 def _from_entry(entry: Mapping[str, Any], folder: Path, missing: list[str]) -> SavedCheckpoint:
     name = str(entry.get("name", ""))
-    described = entry.get("files")
-    files = {
-        str(file): int(number_or_none(value.get("bytes")) or 0)
-        for file, value in (described.items() if isinstance(described, dict) else ())
-        if isinstance(value, dict)
-    }
+    described = table_of(entry.get("files"))
+    files = {file: whole_number(table_of(value).get("bytes")) for file, value in described.items()}
     for file, size in files.items():
         path = folder / name / file
         if not path.is_file():
@@ -78,7 +70,7 @@ def _from_entry(entry: Mapping[str, Any], folder: Path, missing: list[str]) -> S
             )
     return SavedCheckpoint(
         name=name,
-        step=int(number_or_none(entry.get("step")) or 0),
+        step=whole_number(entry.get("step")),
         files=files,
         loss=number_or_none(entry.get("loss")),
         bleu=number_or_none(entry.get("bleu")),
@@ -86,11 +78,10 @@ def _from_entry(entry: Mapping[str, Any], folder: Path, missing: list[str]) -> S
 
 
 def _from_folders(folder: Path) -> CheckpointIndex:
-    checkpoints = []
+    kept = []
     for path in sorted(folder.glob("step-*")):
         digits = path.name.removeprefix("step-")
         if path.is_dir() and digits.isdecimal():
             sizes = {file.name: file.stat().st_size for file in sorted(path.iterdir())}
-            checkpoints.append(SavedCheckpoint(path.name, int(digits), sizes, None, None))
-    latest = checkpoints[-1].name if checkpoints else ""
-    return CheckpointIndex(latest, "", "", tuple(checkpoints))
+            kept.append(SavedCheckpoint(path.name, int(digits), sizes, None, None))
+    return CheckpointIndex(tuple(kept), kept[-1] if kept else None)

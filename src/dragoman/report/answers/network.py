@@ -1,0 +1,223 @@
+"""Answers about the network between the machines."""
+
+from typing import Any
+
+import numpy as np
+
+from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of, unknown
+from dragoman.report.bottleneck import Network, StepTimes
+from dragoman.report.evidence import Evidence
+from dragoman.report.findings import Findings
+from dragoman.report.thresholds import (
+    NARROW_CORRELATION,
+    NETWORK_IS_BOTTLENECK,
+    NETWORK_IS_NOT_BOTTLENECK,
+    STRAGGLER_WORTH_NAMING,
+    TRAFFIC_AGREEMENT,
+    WINDOWS_NEEDED,
+)
+from dragoman.report.traffic import TrafficCorrelation
+from dragoman.report.whatif import USUAL_LOCAL_STEPS, Scenario, predict
+from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time, plural
+
+
+def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
+    """Judge by exposed communication, against what bytes and links can explain."""
+    found, times = findings.network, findings.times
+    question = "Was the network the bottleneck?"
+    if found is None or times is None:
+        words = "No step has been measured, so nothing can be said."
+        return unknown("network_bottleneck", question, words, "Let the run make a few steps.")
+    tones: dict[str, Tone] = {"yes": "bad", "no": "good"}
+    confidence: Confidence = "high" if found.agrees and found.traffic else "medium"
+    note = f"{in_percent(found.network_share)} of each step"
+    if found.verdict == "single machine":
+        confidence, note = "high", plural(evidence.workers, "worker")
+    return Answer(
+        id="network_bottleneck",
+        question=question,
+        verdict=found.verdict,
+        headline=found.verdict.capitalize(),
+        tone=tones.get(found.verdict, "plain"),
+        note=note if np.isfinite(found.network_share) else "",
+        answer=_network_words(found, times),
+        evidence=facts_of(found) | {"seconds_per_step": times.mean},
+        confidence="low" if found.verdict == "unclear" else confidence,
+        next_step=_network_advice(found, times, findings),
+    )
+
+
+def _network_words(found: Network, times: StepTimes) -> str:
+    if found.verdict == "single machine":
+        return "All workers are on one machine: no network took part."
+    if not np.isfinite(found.network_share):
+        return "The steps do not say how long they waited for gradients of other machines."
+    words = (
+        f"Steps take {in_time(times.mean)} on average, {in_time(found.network_seconds)} of it "
+        f"({in_percent(found.network_share)}) waiting for the network; on an infinite network "
+        f"they would take {in_time(found.infinite_network_seconds)}."
+    )
+    if found.traffic:
+        busiest = max(found.traffic, key=lambda traffic: traffic.bytes_per_second)
+        words += f" {busiest.host} sent {in_bits_per_second(busiest.bytes_per_second)}"
+        if busiest.capacity:
+            words += (
+                f" of {in_bits_per_second(busiest.capacity)} ({busiest.capacity_source}, "
+                f"{in_percent(busiest.bytes_per_second / busiest.capacity)})"
+            )
+        words += "."
+    if found.verdict == "unclear":
+        words += f" {_why_unclear(found)}"
+    elif found.agrees is not None:
+        relation = "agrees" if found.agrees else "does not agree"
+        words += f" The model of the step {relation} with the measurement."
+    return words
+
+
+def _why_unclear(found: Network) -> str:
+    no, yes = NETWORK_IS_NOT_BOTTLENECK.value, NETWORK_IS_BOTTLENECK.value
+    if no <= found.network_share < yes:
+        return f"That is between {in_percent(no)} (no) and {in_percent(yes)} (yes)."
+    if found.network_share >= yes and not found.is_explained:
+        return (
+            f"The bytes of an exchange need only {in_time(found.exchange_seconds or 0.0)}, so "
+            "something else must be waited for."
+        )
+    return "But too few steps were made, or the machines are not known."
+
+
+def _network_advice(found: Network, times: StepTimes, findings: Findings) -> str:
+    if found.verdict == "single machine":
+        return "Nothing to do."
+    advice = {
+        "yes": f"{_remedy(findings)} The what-if table has more.",
+        "unclear": "Run `dragoman check` to measure machines and links again.",
+    }.get(found.verdict, "")
+    straggler = found.straggler
+    if straggler and straggler.seconds > STRAGGLER_WORTH_NAMING.value * times.mean:
+        where = f" on {straggler.host}" if straggler.host else ""
+        advice += (
+            f" Worker {straggler.worker}{where} is the slowest in "
+            f"{in_percent(straggler.share_of_steps)} of steps: look at that machine."
+        )
+    return advice.strip() or "Nothing to do."
+
+
+def _remedy(findings: Findings) -> str:
+    """The cheapest way to send less that the run does not use yet."""
+    calibration = findings.calibration
+    if calibration is None:
+        return "Send less: in 16 bits (distributed.compression) or with local steps."
+    if calibration.compression == "none":
+        seconds = predict(calibration, Scenario(compression="bf16")).seconds_step
+        return (
+            f'Set distributed.compression = "bf16": {in_time(seconds)} a step are predicted. Local '
+            "steps or a faster link save more."
+        )
+    if calibration.local_steps > 1:
+        return "Make distributed.local_steps larger, or cut them into local_fragments."
+    local = Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS)
+    return (
+        f"Send less often: with {USUAL_LOCAL_STEPS} local steps (distributed.sync) "
+        f"{in_time(predict(calibration, local).seconds_step)} a step are predicted. A faster link "
+        "costs no quality."
+    )
+
+
+def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
+    """Correlate over windows, and compare bytes per step with theory."""
+    question = "How does the step time relate to network traffic?"
+    if len(evidence.hosts) == 1:
+        return Answer(
+            id="step_time_vs_network",
+            question=question,
+            verdict="unclear",
+            headline="No network",
+            answer="All workers are on one machine: steps cause no traffic on a network.",
+            evidence={"windows": 0},
+            confidence="high",
+            next_step="Nothing to do.",
+        )
+    found, network = findings.correlation, findings.network
+    correlation = found.correlation if found else None
+    facts: dict[str, Any] = {"windows": len(found.windows) if found else 0}
+    if found:
+        facts |= {"host": found.host, "seconds_per_window": found.windows.seconds}
+    headline, note = "Unclear", ""
+    confidence: Confidence = "low"
+    if correlation:
+        facts |= {
+            "correlation": correlation.value,
+            "interval_95": [correlation.low, correlation.high],
+            "effective_windows": correlation.effective_points,
+        }
+        headline = f"r = {correlation.value:.2f}"
+        note = f"95% interval {correlation.low:.2f} to {correlation.high:.2f}"
+        is_narrow = correlation.high - correlation.low < NARROW_CORRELATION.value
+        confidence = "high" if is_narrow else "medium"
+    if network and network.traffic:
+        seen = {traffic.host: traffic.bytes_per_step for traffic in network.traffic}
+        facts |= {"bytes_per_step_seen": seen, "bytes_per_step_theory": network.bytes_per_step}
+    return Answer(
+        id="step_time_vs_network",
+        question=question,
+        verdict=correlation.value if correlation else "unclear",
+        headline=headline,
+        note=note,
+        answer=_correlation_words(found) + _bytes_against_theory(network),
+        evidence=facts,
+        confidence=confidence,
+        next_step=_correlation_advice(found, network),
+    )
+
+
+def _correlation_words(found: TrafficCorrelation | None) -> str:
+    if found is None:
+        return "No machine has samples of its network interface while the run trained."
+    windows, correlation = found.windows, found.correlation
+    if correlation is None:
+        if len(windows) < WINDOWS_NEEDED.value:
+            return (
+                f"Only {plural(len(windows), 'window')} of {windows.seconds:.0f} s hold nothing "
+                "but training: too few to correlate step time with traffic."
+            )
+        return "Step time or traffic does not vary at all, so there is nothing to correlate."
+    meaning = "no relation can be told from chance"
+    if correlation.low > 0:
+        meaning = "steps are slower when more flows, so the link was full or shared with others"
+    elif correlation.high < 0:
+        meaning = (
+            "less flows while steps are slower; each step sends the same bytes, so this happens "
+            "whatever slows them and does not blame the network"
+        )
+    return (
+        f"Over {len(windows):,} windows of {windows.seconds:.0f} s, step time and traffic "
+        f"correlate with r = {correlation.value:.2f} (95% interval {correlation.low:.2f} to "
+        f"{correlation.high:.2f}): {meaning}."
+    )
+
+
+def _bytes_against_theory(network: Network | None) -> str:
+    if network is None or not network.traffic:
+        return ""
+    busiest = max(network.traffic, key=lambda traffic: traffic.bytes_per_step)
+    words = f" A step sends {in_bytes(busiest.bytes_per_step)} from {busiest.host}"
+    if not network.bytes_per_step:
+        return f"{words}."
+    ratio = busiest.bytes_per_step / network.bytes_per_step
+    words += f"; theory says {in_bytes(network.bytes_per_step)}"
+    if abs(ratio - 1) <= TRAFFIC_AGREEMENT.value:
+        return f"{words}, which agrees."
+    if ratio > 1:
+        return f"{words}: the interface carries other traffic too."
+    return f"{words}: gradients take another way (another interface, or RDMA)."
+
+
+def _correlation_advice(found: TrafficCorrelation | None, network: Network | None) -> str:
+    if found is None or found.correlation is None:
+        return "Run longer, and keep the monitor files of all machines."
+    if found.correlation.low > 0:
+        return "Find out who else uses the link, or give the run a faster one."
+    if network is not None and network.verdict == "yes":
+        return "See the answer about the bottleneck: sending fewer bytes shortens every step."
+    return "Nothing to do."

@@ -1,0 +1,124 @@
+"""Where the wall time of a run went, and when it did something else than train."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.history import History
+from dragoman.report.series import Bools, Floats
+
+_SLACK = 1.5  # Seconds around an event: samples are a second apart and look back one.
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds of wall time."""
+
+    wall: float
+    parts: dict[str, float]  # They add up to the whole.
+    lost_steps: float  # The part of restarts that was steps and evaluations made in vain.
+    set_up: float  # The part of waiting between a start or resume and its first step.
+    paused: float  # The part of waiting between an end and the resume after it.
+
+
+def split_duration(history: History) -> Duration:
+    """Split the time from the first line to the last one."""
+    wall = history.last_time - history.first_time
+    lost_steps = float(np.nansum(history.lost.seconds)) + history.lost_evaluation_seconds
+    recovery = set_up = paused = 0.0
+    for life, first_step in zip(history.lives, _first_steps(history), strict=True):
+        before = 0.0 if life.previous_line is None else life.time - life.previous_line
+        if life.kind == "restart":
+            recovery += before + first_step - life.time
+        else:
+            paused += before
+            set_up += first_step - life.time
+    parts = {
+        # Steps that count.
+        "training": float(np.nansum(history.train.seconds)),
+        "evaluation": sum(float(np.nansum(series.seconds)) for series in history.evaluations),
+        # Training stood still; writing in the background is free.
+        "checkpoints": sum(write.seconds_blocking for write in history.checkpoints),
+        # Steps made in vain, and the way from a fault to the next step.
+        "restarts": lost_steps + recovery,
+    }
+    # Set-up, pauses, and what nothing explains.
+    parts["waiting"] = max(0.0, wall - sum(parts.values()))
+    return Duration(wall, parts, lost_steps, set_up, paused)
+
+
+def _first_steps(history: History) -> list[float]:
+    """When each life began its first step, be it lost later or not."""
+    begins = np.append(history.train.begins, history.lost.begins)
+    lives = np.append(history.train.life, history.lost.life)
+    firsts = []
+    for number, life in enumerate(history.lives, 1):
+        own = begins[lives == number]
+        firsts.append(max(life.time, float(own.min())) if len(own) else life.time)
+    return firsts
+
+
+def evaluation_intervals(history: History) -> list[Interval]:
+    """When the run evaluated; the sets of one evaluation follow each other."""
+    spent: dict[float, float] = {}
+    ended: dict[float, float] = {}
+    for series in history.evaluations:
+        for step, time, seconds in zip(series.step, series.time, series.seconds, strict=True):
+            spent[step] = spent.get(step, 0.0) + float(np.nan_to_num(seconds))
+            ended[step] = max(ended.get(step, time), time)
+    return [(float(ended[step] - spent[step]), float(ended[step])) for step in spent]
+
+
+def checkpoint_intervals(history: History) -> list[Interval]:
+    """When training stood still for a checkpoint: right after its step and its evaluation."""
+    train = history.train
+    evaluated = {
+        step: time
+        for series in history.evaluations[:1]
+        for step, time in zip(series.step, series.time, strict=True)
+    }
+    intervals = []
+    for write in history.checkpoints:
+        place = int(np.searchsorted(train.step, write.step))
+        if place < len(train) and train.step[place] == write.step:
+            begin = max(float(train.time[place]), float(evaluated.get(write.step, -np.inf)))
+            intervals.append((begin, begin + write.seconds_blocking))
+    return intervals
+
+
+def restart_intervals(history: History) -> list[Interval]:
+    """From the last line of a life to the first step of the next one."""
+    return [
+        (life.previous_line, first_step)
+        for life, first_step in zip(history.lives, _first_steps(history), strict=True)
+        if life.previous_line is not None
+    ]
+
+
+def sample_causes(evidence: Evidence, time: Floats) -> dict[str, Bools]:
+    """Which samples fall into an evaluation, a checkpoint or a restart; the first one counts."""
+    free = np.ones(len(time), dtype=bool)
+    causes = {}
+    for cause, intervals in (
+        ("restart", restart_intervals(evidence.history)),
+        ("evaluation", evaluation_intervals(evidence.history)),
+        ("checkpoint", checkpoint_intervals(evidence.history)),
+    ):
+        causes[cause] = free & _inside(time, intervals)
+        free &= ~causes[cause]
+    causes["training"] = free
+    return causes
+
+
+def _inside(time: Floats, intervals: Sequence[Interval]) -> Bools:
+    depth = np.zeros(len(time) + 1, dtype=np.int64)
+    if intervals:
+        begins, ends = np.array(intervals).T
+        np.add.at(depth, np.searchsorted(time, begins - _SLACK), 1)
+        np.add.at(depth, np.searchsorted(time, ends + _SLACK), -1)
+    inside: Bools = np.cumsum(depth[:-1]) > 0
+    return inside

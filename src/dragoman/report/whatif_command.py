@@ -1,0 +1,195 @@
+"""`dragoman whatif RUN`: predictions as a table, for a terminal and for the report."""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import fill
+
+from dragoman.errors import UserError
+from dragoman.report.calibrate import describe_fit
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings import analyse
+from dragoman.report.whatif import (
+    ASSUMPTIONS,
+    COMPRESSED,
+    USUAL_LOCAL_STEPS,
+    Calibration,
+    Prediction,
+    Scenario,
+    usual_questions,
+    whatif_table,
+)
+from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time, plural
+
+
+@dataclass(frozen=True)
+class WhatifOptions:
+    """What the user wants to be different; None and 1 leave it as it was in the run."""
+
+    bandwidth: str | None = None  # Between machines, such as 10Gbit.
+    latency_milliseconds: float | None = None
+    machines: int | None = None
+    workers: int | None = None
+    compression: str | None = None
+    local_steps: int | None = None
+    fragments: int | None = None
+    accumulation: float = 1.0  # Times the tokens of a step.
+    device_speed: float = 1.0  # Times the speed of the devices.
+    steps: int | None = None  # For hours and cost; default: as many as the run made.
+    price_per_hour: float | None = None  # Of one machine.
+
+
+_MAY_BE_ZERO = ("latency_milliseconds", "price_per_hour")
+_ABOVE_ZERO = (
+    "machines",
+    "workers",
+    "local_steps",
+    "fragments",
+    "accumulation",
+    "device_speed",
+    "steps",
+)
+
+
+def whatif_command(run: Path, options: WhatifOptions, now: float | None = None) -> None:
+    """Print what the run would be like, and what that prediction rests on."""
+    scenario = scenario_of(options)
+    evidence = load_evidence(run, time.time() if now is None else now)
+    findings = analyse(evidence)
+    times, network, calibration = findings.times, findings.network, findings.calibration
+    if times is None or network is None or calibration is None:
+        raise UserError(
+            f"{run} has no timed steps, or does not say how large its model is: a prediction "
+            "needs both; let the run make a few steps first"
+        )
+    steps = options.steps or evidence.history.train.last_step
+    questions = questions_of(scenario, calibration)
+    rows = whatif_table(calibration, questions, steps, options.price_per_hour)
+    print(f"{evidence.name}: {_describe(calibration)}")
+    print(_wrapped(describe_fit(times, network, rows[0].seconds_step)))
+    print(f"\n{text_table(prediction_cells(rows, steps))}\n\nThis assumes:")
+    for assumption in ASSUMPTIONS:
+        print(_wrapped(f"- {assumption}", "  "))
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def scenario_of(options: WhatifOptions) -> Scenario:
+    """Check what the user asks for; all problems are reported at once."""
+    problems = [
+        f"--{name.replace('_', '-')} {value:g}: must not be below 0"
+        for name in _MAY_BE_ZERO
+        if (value := getattr(options, name)) is not None and value < 0
+    ]
+    problems += [
+        f"--{name.replace('_', '-')} {value:g}: must be above 0"
+        for name in _ABOVE_ZERO
+        if (value := getattr(options, name)) is not None and value <= 0
+    ]
+    if options.compression is not None and options.compression not in COMPRESSED:
+        problems.append(f"--compression {options.compression}: one of {', '.join(COMPRESSED)}")
+    bandwidth = None
+    try:
+        bandwidth = parse_bandwidth(options.bandwidth) if options.bandwidth else None
+    except UserError as error:
+        problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    latency = options.latency_milliseconds
+    return Scenario(
+        bytes_per_second=bandwidth,
+        latency_seconds=None if latency is None else latency / 1e3,
+        compression=options.compression,
+        **{name: getattr(options, name) for name in _ABOVE_ZERO if name != "steps"},
+    )
+
+
+def questions_of(scenario: Scenario, run: Calibration) -> list[tuple[str, Scenario]]:
+    """What was asked, and how sending less would change it; the usual questions if nothing was."""
+    if scenario == Scenario():
+        return usual_questions(run)
+    questions = [(_label(scenario), scenario)]
+    asked, half = scenario.apply_to(run), replace(scenario, compression="bf16")
+    if asked.compression == "none":
+        questions.append(("... and bf16", half))
+    if asked.local_steps == 1:
+        local = replace(half, local_steps=USUAL_LOCAL_STEPS)
+        questions.append((f"... and {USUAL_LOCAL_STEPS} local steps, bf16", local))
+    return questions
+
+
+def _label(scenario: Scenario) -> str:
+    speed, latency = scenario.bytes_per_second, scenario.latency_seconds
+    parts = [
+        in_bits_per_second(speed) if speed else "",
+        f"{in_time(latency)} latency" if latency is not None else "",
+        plural(scenario.machines, "machine") if scenario.machines else "",
+        plural(scenario.workers, "worker") if scenario.workers else "",
+        scenario.compression or "",
+        plural(scenario.local_steps, "local step") if scenario.local_steps else "",
+        plural(scenario.fragments, "fragment") if scenario.fragments else "",
+        f"{scenario.accumulation:g} x batch" if scenario.accumulation != 1 else "",
+        f"{scenario.device_speed:g} x device speed" if scenario.device_speed != 1 else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _describe(run: Calibration) -> str:
+    words = f"{plural(run.workers, 'worker')} on {plural(run.machines, 'machine')}"
+    if run.machines > 1:
+        words += f", {in_bits_per_second(run.bytes_per_second)} between them"
+    if run.compression != "none":
+        words += f", gradients in {run.compression}"
+    if run.local_steps > 1:
+        words += f", an exchange every {run.local_steps} steps"
+    return f"{words}."
+
+
+def prediction_cells(predictions: Sequence[Prediction], steps: int) -> list[list[str]]:
+    """A header and a row for each prediction."""
+    header = ["", "step", "waiting", "tokens/s", "efficiency", f"{steps:,} steps"]
+    header += ["sent a step", "network", "machines", "workers"]
+    has_cost = any(row.cost is not None for row in predictions)
+    cells = [header + ["cost"] * has_cost]
+    for row in predictions:
+        cells.append(
+            [
+                row.label,
+                in_time(row.seconds_step),
+                in_time(row.seconds_exposed),
+                f"{row.tokens_per_second:,.0f}",
+                in_percent(row.efficiency),
+                in_time(3600 * row.hours) if row.hours is not None else "",
+                in_bytes(row.bytes_per_step),
+                in_bits_per_second(row.bytes_per_second) if row.machines > 1 else "none",
+                f"{row.machines:,}",
+                f"{row.workers:,}",
+            ]
+            + [f"{row.cost:,.2f}" if row.cost is not None else ""] * has_cost
+        )
+    return cells
+
+
+def text_table(cells: Sequence[Sequence[str]]) -> str:
+    """Cells in columns for a terminal: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        row[0].ljust(widths[0])
+        + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        for row in cells
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second of a bandwidth such as 10Gbit, 100 Mb/s or 1.25GB/s."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMGT]?)(bit|b|B)(?:/s|ps)?\s*", text)
+    amount = float(match.group(1)) if match else 0.0
+    if match is None or amount <= 0:
+        raise UserError(f"bandwidth {text!r}: write a number and a unit, as in 10Gbit or 100Mbit")
+    factor = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match.group(2)]
+    return amount * factor / (1 if match.group(3) == "B" else 8)
