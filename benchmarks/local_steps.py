@@ -13,8 +13,10 @@ from pathlib import Path
 from demo_machines import demo_machines, lines_of, set_links, train
 from machines import Network
 
-TARGET_BLEU = 95.0
-SETTINGS = ["evaluation.every_steps=24", "evaluation.bleu_pairs=200", "checkpoints.every_steps=360"]
+TARGET_BLEU = 90.0
+SETTINGS = ["training.steps=240", "schedule.decay_steps=120", "schedule.warmup_steps=40"]
+SETTINGS += ["evaluation.every_steps=24", "evaluation.bleu_pairs=200"]
+SETTINGS += ["checkpoints.every_steps=240"]
 LOCAL = ["distributed.sync=local", "distributed.local_steps=24", "distributed.local_fragments=4"]
 LOCAL += ["distributed.compression=bf16"]
 WAYS = {

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from dragoman.config import ModelSettings
+from dragoman.inference import beam_search as beam_search_module
 from dragoman.inference.beam_search import SearchOptions, beam_search
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Decoding, Transformer, in_large_pieces
 
 WORDS, BEGIN, END = 12, 1, 2
 
@@ -103,3 +104,46 @@ def test_batching_changes_no_hypothesis(model: Transformer) -> None:
         for one_score, other in zip(together[row], alone, strict=True):
             assert one_score.score == pytest.approx(other.score, abs=1e-4)
         assert len({one.tokens for one in alone}) == len(alone)
+
+
+@pytest.fixture(params=["a GPU", "as on a GPU"])
+def other_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A GPU, where steps are replayed; or the CPU, doing what a GPU does but for the replay."""
+    if request.param == "a GPU":
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+        return torch.device("cuda")
+
+    def all_places(self: Decoding) -> torch.Tensor:
+        return (torch.arange(len(self.sinusoids)) <= self.position)[None, None, None]
+
+    def reorder_all(self: Decoding, rows: torch.Tensor) -> None:
+        pieces = in_large_pieces(self.caches)
+        assert pieces.dtype == torch.complex128
+        pieces.copy_(pieces[:, :, rows])
+
+    monkeypatch.setattr(Decoding, "mask", all_places)
+    monkeypatch.setattr(Decoding, "reorder", reorder_all)
+    for name in ("STEPS_BETWEEN_LOOKS", "SHARE_HELD_UNTIL"):
+        settings = getattr(beam_search_module, name)
+        monkeypatch.setitem(settings, "cpu", settings["cuda"])
+    return torch.device("cpu")
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_another_device_finds_the_same(
+    model: Transformer, beam: int, other_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
+    source, segments = batch(lengths)
+    longest = [2 * length + 4 for length in lengths]
+    options = SearchOptions(beam, 0.6, BEGIN, END)
+    there = beam_search(
+        model.to(other_device), source.to(other_device), segments.to(other_device), longest, options
+    )
+    monkeypatch.undo()
+    here = beam_search(model.cpu(), source, segments, longest, options)
+    for one, other in zip(here, there, strict=True):
+        assert [hypothesis.tokens for hypothesis in one] == [found.tokens for found in other]
+        for hypothesis, found in zip(one, other, strict=True):
+            assert hypothesis.score == pytest.approx(found.score, abs=1e-4)

@@ -117,7 +117,7 @@ def test_incremental_decoding_equals_full_decoding(model: Transformer) -> None:
     longest = max(map(len, targets))
     decoding = model.start_decoding(model.encode(source, positions, segments), segments, longest)
     inputs = torch.tensor([[1, *line, *[0] * (longest - len(line))] for line in targets])
-    steps = [model.decode_step(decoding, inputs[:, place], place) for place in range(longest)]
+    steps = [model.decode_step(decoding, inputs[:, place]) for place in range(longest)]
     for row, (line, tokens) in enumerate(zip(sources, targets, strict=True)):
         rows = to_rows([line], [tokens], width=32)
         hidden = hidden_states(model, rows)[0, : len(tokens)]

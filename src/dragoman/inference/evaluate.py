@@ -69,17 +69,14 @@ def mean_loss(
     was_training = model.training
     model.eval()
     mine = rows[slice(*(len(rows) * (workers.rank + end) // workers.count for end in (0, 1)))]
-    loss = nll = 0.0
+    sums = torch.zeros(2, dtype=torch.float64, device=workers.device)
     step = max(1, SLOTS_AT_ONCE // rows.target.shape[1])
     for start in range(0, len(mine), step):
+        part = rows_to_device(mine[start : start + step], workers.device)
         with arithmetic():
-            sums = model(
-                rows_to_device(mine[start : start + step], workers.device), label_smoothing
-            )
-        loss += float(sums.loss)
-        nll += float(sums.nll)
+            sums += torch.stack(model(part, label_smoothing))
     model.train(was_training)
-    loss, nll, tokens = workers.sum([loss, nll, float(mine.target_tokens)])
+    loss, nll, tokens = workers.sum([*sums.tolist(), float(mine.target_tokens)])
     return MeanLoss(loss / tokens, nll / tokens, int(tokens))
 
 

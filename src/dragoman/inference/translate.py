@@ -13,6 +13,9 @@ from dragoman.corpus.text import normalize
 from dragoman.inference.beam_search import Hypothesis, SearchOptions, beam_search
 from dragoman.model.transformer import Transformer
 
+# Steps cost a GPU time, not tokens: it decodes so many times translation.batch_tokens at a time.
+GPU_BATCHES = 4
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -20,6 +23,20 @@ class Translation:
 
     text: str
     score: float
+
+
+@dataclass(frozen=True)
+class TextSides:
+    """How a line becomes token ids, and token ids a line."""
+
+    source: Subwords
+    target: Subwords
+    normalize_punctuation: bool
+    max_tokens: int  # Longer lines than in training are translated in pieces.
+
+
+# The best hypotheses of each sentence of a batch, best first.
+Search = Callable[[Sequence[Sequence[int]]], list[list[Hypothesis]]]
 
 
 @dataclass(frozen=True)
@@ -41,23 +58,16 @@ class Translator:
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> list[list[Translation]]:
         """Translate lines in any number and shape; as many come out, in the same order."""
-        normal = [normalize(line, self.normalize_punctuation).strip() for line in lines]
-        pieces = [
-            (index, piece)
-            for index, tokens in enumerate(self.source.encode(normal))
-            if len(tokens) > 1  # Nothing but the end mark: an empty line stays empty.
-            for piece in split_evenly(tokens, self.max_tokens)
-        ]
-        found: list[list[Hypothesis]] = [[] for _ in pieces]
-        for batch in batches_by_length([len(piece) for _, piece in pieces], settings.batch_tokens):
-            hypotheses = self._search([pieces[place][1] for place in batch], settings, n_best)
-            for place, best in zip(batch, hypotheses, strict=True):
-                found[place] = best
-            on_progress(len(batch))
-        by_line: list[list[list[Hypothesis]]] = [[] for _ in lines]
-        for (index, _), best in zip(pieces, found, strict=True):
-            by_line[index].append(best)
-        return [self._join(parts, n_best) for parts in by_line]
+        text = TextSides(self.source, self.target, self.normalize_punctuation, self.max_tokens)
+        batches = GPU_BATCHES if self.device.type == "cuda" else 1
+        return translate_text(
+            lines,
+            text,
+            lambda sentences: self._search(sentences, settings, n_best),
+            batches * settings.batch_tokens,
+            n_best,
+            on_progress,
+        )
 
     def _search(
         self, sentences: Sequence[Sequence[int]], settings: TranslationSettings, n_best: int
@@ -78,18 +88,45 @@ class Translator:
             options,
         )
 
-    def _join(self, parts: list[list[Hypothesis]], n_best: int) -> list[Translation]:
-        """Put the pieces of a line together; one without content translates to nothing."""
-        if not parts:
-            return [Translation("", 0.0)] * n_best
-        ranked = []
-        for rank in range(n_best):
-            chosen = [best[min(rank, len(best) - 1)] for best in parts]
-            text = " ".join(self.target.decode([one.tokens for one in chosen]))
-            ranked.append(
-                Translation(one_line(text), sum(one.score for one in chosen) / len(chosen))
-            )
-        return ranked
+
+def translate_text(
+    lines: Sequence[str],
+    text: TextSides,
+    search: Search,
+    batch_tokens: int,
+    n_best: int,
+    on_progress: Callable[[int], None],
+) -> list[list[Translation]]:
+    """Cut lines into pieces that the search can take, search batch by batch, and join."""
+    normal = [normalize(line, text.normalize_punctuation).strip() for line in lines]
+    pieces = [
+        (index, piece)
+        for index, tokens in enumerate(text.source.encode(normal))
+        if len(tokens) > 1  # Nothing but the end mark: an empty line stays empty.
+        for piece in split_evenly(tokens, text.max_tokens)
+    ]
+    found: list[list[Hypothesis]] = [[] for _ in pieces]
+    for batch in batches_by_length([len(piece) for _, piece in pieces], batch_tokens):
+        hypotheses = search([pieces[place][1] for place in batch])
+        for place, best in zip(batch, hypotheses, strict=True):
+            found[place] = best
+        on_progress(len(batch))
+    by_line: list[list[list[Hypothesis]]] = [[] for _ in lines]
+    for (index, _), best in zip(pieces, found, strict=True):
+        by_line[index].append(best)
+    return [_join(parts, text.target, n_best) for parts in by_line]
+
+
+def _join(parts: list[list[Hypothesis]], target: Subwords, n_best: int) -> list[Translation]:
+    """Put the pieces of a line together; one without content translates to nothing."""
+    if not parts:
+        return [Translation("", 0.0)] * n_best
+    ranked = []
+    for rank in range(n_best):
+        chosen = [best[min(rank, len(best) - 1)] for best in parts]
+        text = " ".join(target.decode([one.tokens for one in chosen]))
+        ranked.append(Translation(one_line(text), sum(one.score for one in chosen) / len(chosen)))
+    return ranked
 
 
 def longest_output(source_tokens: int) -> int:

@@ -34,13 +34,16 @@ class SelfAttention(nn.Module):
         query, key, value = self._project(x)
         return self.output(_merge(self._attend(query, key, value, mask)))
 
-    def step(self, x: Tensor, cache: Tensor, position: int) -> Tensor:
-        """Attend from one new token x [R, 1, D]; cache [2, R, H, longest, E] is filled in place."""
+    def step(self, x: Tensor, cache: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        """Attend from one new token x [R, 1, D] to those that mask [1, 1, 1, places] shows.
+
+        The new one's keys and values are put into cache [2, R, H, longest, E] at position [1].
+        """
         query, key, value = self._project(x)
-        cache[0, :, :, position] = key[:, :, 0]
-        cache[1, :, :, position] = value[:, :, 0]
-        keys, values = cache[:, :, :, : position + 1]
-        return self.output(_merge(F.scaled_dot_product_attention(query, keys, values)))
+        keys, values = cache[..., : mask.shape[3], :]
+        keys.index_copy_(2, position, key)
+        values.index_copy_(2, position, value)
+        return self.output(_merge(F.scaled_dot_product_attention(query, keys, values, mask)))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self.query_key_value(x).chunk(3, dim=-1)

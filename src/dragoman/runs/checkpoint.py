@@ -5,10 +5,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -20,6 +21,8 @@ from dragoman.runs.folder import RunFolder
 
 INDEX = "checkpoints.json"
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+ELEMENTS_AT_ONCE = 1 << 21  # Of a checkpoint, on their way from a GPU.
 
 Tensors = Mapping[str, Tensor]
 
@@ -74,15 +77,15 @@ class CheckpointWriter:
         """Copy the tensors and go on; return what became of the save before this one."""
         start = time.perf_counter()
         before = self.finish()
-        copied = Checkpoint(
-            checkpoint.step,
-            _copy(checkpoint.weights),
-            _copy(checkpoint.optimizer),
-            checkpoint.state,
-            checkpoint.scores,
+        copied = replace(
+            checkpoint,
+            weights=_copy(checkpoint.weights),
+            optimizer=_copy(checkpoint.optimizer),
         )
+        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        ready = torch.cuda.current_stream().record_event() if has_gpu else None
         seconds_blocking = time.perf_counter() - start
-        self._under_way = self._thread.submit(self._write, copied, seconds_blocking)
+        self._under_way = self._thread.submit(self._write, copied, ready, seconds_blocking)
         return before
 
     def finish(self) -> Saved | None:
@@ -94,8 +97,12 @@ class CheckpointWriter:
         """Return the save under way if it has just been finished."""
         return self.finish() if self._under_way and self._under_way.done() else None
 
-    def _write(self, checkpoint: Checkpoint, seconds_blocking: float) -> Saved:
+    def _write(
+        self, checkpoint: Checkpoint, ready: torch.cuda.Event | None, seconds_blocking: float
+    ) -> Saved:
         start = time.perf_counter()
+        if ready:
+            checkpoint = _bring_to_host(checkpoint, ready)
         name = checkpoint_name(checkpoint.step)
         failure, size = None, 0
         try:
@@ -221,7 +228,35 @@ def average_weights(folder: Path, names: list[str]) -> dict[str, Tensor]:
 
 
 def _copy(tensors: Tensors) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    """Copy tensors where they are, which takes a GPU no time; or to the host, if it is full."""
+    try:
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    except torch.OutOfMemoryError:
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def _bring_to_host(checkpoint: Checkpoint, ready: torch.cuda.Event) -> Checkpoint:
+    """Copy a checkpoint's tensors to the host beside what the device computes meanwhile."""
+    beside = torch.cuda.Stream(ready.device)  # type: ignore[no-untyped-call]
+    beside.wait_event(ready)
+    # Through a little pinned memory: a copy to any other stops everyone who wants the GPU.
+    pinned = torch.empty(ELEMENTS_AT_ONCE).pin_memory()
+
+    def bring(tensor: Tensor) -> Tensor:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype)
+        parts = (torch.split(one.flatten(), len(pinned)) for one in (tensor, host))
+        for there, here in zip(*parts, strict=True):
+            passing = pinned[: len(there)].copy_(there, non_blocking=True)
+            beside.synchronize()
+            here.copy_(passing)
+        return host
+
+    with torch.cuda.stream(beside):
+        return replace(
+            checkpoint,
+            weights={name: bring(tensor) for name, tensor in checkpoint.weights.items()},
+            optimizer={name: bring(tensor) for name, tensor in checkpoint.optimizer.items()},
+        )
 
 
 def _describe(path: Path) -> dict[str, Any]:

@@ -1,13 +1,19 @@
 """Packs batches ahead in the background, so that the trainer does not wait."""
 
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-_STEPS_AHEAD = 8
+# Rows are packed a window at a time: some dozens of small steps, whose packing takes as long as
+# several of them take on a GPU.
+_STEPS_AHEAD = 32
+# Packing holds the interpreter. The trainer's thread gives it up with every call into PyTorch, and
+# would wait Python's usual 5 ms each time to get it back while a GPU runs dry.
+_SECONDS_PER_TURN = 1e-4
 
 
 class Ahead(Generic[Item]):
@@ -17,6 +23,7 @@ class Ahead(Generic[Item]):
         self._queue: queue.Queue[Item | BaseException] = queue.Queue(ahead)
         self._peeked: list[Item] = []
         self._closed = threading.Event()
+        sys.setswitchinterval(_SECONDS_PER_TURN)
         self._thread = threading.Thread(target=self._fill, args=(items,), daemon=True)
         self._thread.start()
 

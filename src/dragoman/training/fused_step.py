@@ -134,9 +134,10 @@ class FusedStep:
     ) -> None:
         """Update the weights once from all micro-batches of all workers."""
         previous_end = self._last_end if self._flights else None
-        flight = _Flight(self._take_room(), seconds_waited, previous_end)
+        room = self._fill_room(batch, step, learning_rate)
+        flight = _Flight(room, seconds_waited, previous_end)
         flight.start.record()
-        self._make_gradients(flight.room, batch, step, learning_rate)
+        self._make_gradients(room)
         flight.computed.record()
         if self.total:
             self.total(self._flat.gradients)
@@ -163,7 +164,9 @@ class FusedStep:
             # The device may also have stood idle because the host was busy otherwise.
             seconds_data=min(idle, flight.seconds_waited),
             seconds_compute=_seconds(flight.start, flight.computed),
-            seconds_exposed_communication=_seconds(flight.computed, flight.met),
+            seconds_exposed_communication=(
+                _seconds(flight.computed, flight.met) if self.total else 0.0
+            ),
             seconds_optimizer=_seconds(flight.met, flight.end),
             seconds=_seconds(flight.previous_end or flight.start, flight.end),
         )
@@ -187,10 +190,10 @@ class FusedStep:
 
     def compute_only(self, batch: StepRows) -> float:
         """Seconds of a step's forward and backward passes, without the others; no trace is left."""
-        room = self._take_room()
+        room = self._fill_room(batch, step=0, learning_rate=0.0)
         start, end = _event(), _event()
         start.record()
-        self._make_gradients(room, batch, step=0, learning_rate=0.0)
+        self._make_gradients(room)
         end.record()
         end.synchronize()
         self._rooms.append(room)
@@ -226,24 +229,25 @@ class FusedStep:
         self._loss_scale.value.fill_(state["loss_scale"])
         self._loss_scale.good_steps.fill_(state["good_steps"])
 
-    def _take_room(self) -> _HostRoom:
-        if self._rooms:
-            return self._rooms.pop()
-        return _HostRoom(torch.zeros(RESULTS, pin_memory=True))
-
-    def _make_gradients(
-        self, room: _HostRoom, batch: StepRows, step: int, learning_rate: float
-    ) -> None:
-        """Send one micro-batch after the other and add up their gradients."""
+    def _fill_room(self, batch: StepRows, step: int, learning_rate: float) -> _HostRoom:
+        """Lay a step's micro-batches out in pinned memory that no step on its way uses."""
+        room = self._rooms.pop() if self._rooms else _HostRoom(torch.zeros(RESULTS).pin_memory())
         size = self._rows.source.shape[0]
-        for place, start in enumerate(range(0, len(batch.rows), size)):
+        starts = range(0, len(batch.rows), size)
+        del room.inputs[len(starts) :]
+        for place, start in enumerate(starts):
             if place == len(room.inputs):
                 room.inputs.append(torch.zeros_like(self._inputs, device="cpu").pin_memory())
             # Dropout depends on these alone, so that a resumed run repeats it.
             seed = keyed_seed(self._config.training.seed, step, self._workers.rank, place)
             numbers = np.array([1 / batch.target_tokens, learning_rate], dtype=np.float32)
             self._fill(room.inputs[place], seed, numbers, batch.rows[start : start + size])
-            self._inputs.copy_(room.inputs[place], non_blocking=True)
+        return room
+
+    def _make_gradients(self, room: _HostRoom) -> None:
+        """Send one micro-batch after the other and add up their gradients."""
+        for inputs in room.inputs:
+            self._inputs.copy_(inputs, non_blocking=True)
             self._gradient_graph.replay()
 
     def _fill(self, inputs: Tensor, seed: int, numbers: np.ndarray, rows: Rows) -> None:

@@ -1,0 +1,188 @@
+"""Target tokens a second of the peers on one GPU; `train_gpu.py` runs this beside our trainer.
+
+    pip install transformers
+    python benchmarks/peers_gpu.py PREPARED SLOTS [SLOTS ...]
+
+A peer is a Transformer base in bfloat16 autocast with fused Adam and label smoothing, in a
+plain loop. It gets what its users give it: sentences of like length, padded, in batches of about as
+many real target tokens as our step has slots, each batch new. They lie ready in pinned memory: what
+it takes to make them is not counted. Copying them, and everything else, is.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.config import PRESETS, ModelShape
+from dragoman.corpus.store import PairTokens, PreparedCorpus
+from dragoman.model.transformer import count_parameters, sinusoids
+
+SECONDS = 4.0
+MOST_STEPS = 120
+WARM_UP_STEPS = 20
+LONGEST = 128
+DROPOUT = 0.1
+Logits = Callable[[Tensor, Tensor], Tensor]  # Of source and target inputs [sentences, tokens].
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prepared", type=Path)
+    parser.add_argument("slots", type=int, nargs="+")
+    arguments = parser.parse_args()
+    corpus = PreparedCorpus(arguments.prepared)
+    words = corpus.subwords()[1].size
+    makers = {"Hugging Face Marian": make_marian, "nn.Transformer": make_transformer}
+    for slots in arguments.slots:
+        ready = list(islice(batches(corpus.train, slots, words), MOST_STEPS))
+        for peer, make in makers.items():
+            torch.manual_seed(1)
+            model, logits = make(PRESETS["base"], words)
+            rate, steps = measure(model, logits, ready, words)
+            free, total = torch.cuda.mem_get_info()
+            found = {"peer": peer, "slots": slots, "tokens_per_second": rate, "steps": steps}
+            found |= {"parameters": count_parameters(model), "memory_bytes": total - free}
+            print(json.dumps(found), flush=True)
+            del model, logits
+            torch.cuda.empty_cache()
+
+
+def measure(model: nn.Module, logits: Logits, ready: Any, padding: int) -> tuple[float, int]:
+    """Train for a few seconds; the rate counts real target tokens on the wall's clock."""
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
+    start, tokens, done = 0.0, 0, 0
+    for step, (inputs, target, count) in enumerate(ready):
+        if step == WARM_UP_STEPS:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        inputs, target = (one.to("cuda", non_blocking=True) for one in (inputs, target))
+        begun = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.cross_entropy(
+                logits(inputs, begun).flatten(0, 1),
+                target.flatten(),
+                ignore_index=padding,
+                label_smoothing=0.1,
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), 1e9)  # Users want to see the norm.
+        optimizer.step()
+        optimizer.zero_grad()
+        if step >= WARM_UP_STEPS:
+            tokens, done = tokens + count, done + 1
+            if done % 10 == 0 and time.perf_counter() - start > SECONDS:
+                break
+    torch.cuda.synchronize()
+    return tokens / (time.perf_counter() - start), done
+
+
+def batches(pairs: PairTokens, tokens_per_step: int, padding: int) -> Any:
+    """Batches of like lengths, in random order, of about the same number of target tokens."""
+    generator = np.random.default_rng(1)
+    lengths = np.diff(pairs.target.offsets)
+    pool = generator.permutation(len(pairs))
+    pool = pool[np.argsort(lengths[pool], kind="stable")]
+    borders = np.flatnonzero(np.diff(np.cumsum(lengths[pool]) // tokens_per_step)) + 1
+    chosen = np.split(pool, borders)[:-1]
+    for index in generator.permutation(len(chosen)):
+        sides = []
+        for side in (pairs.source, pairs.target):
+            lines = [torch.from_numpy(side.line(pair).astype(np.int64)) for pair in chosen[index]]
+            padded = nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=padding)
+            sides.append(padded.pin_memory())
+        yield *sides, int(lengths[chosen[index]].sum())
+
+
+def make_marian(shape: ModelShape, words: int) -> tuple[nn.Module, Logits]:
+    from transformers import MarianConfig, MarianMTModel
+
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=words + 1,
+            d_model=shape.d_model,
+            encoder_layers=shape.encoder_layers,
+            decoder_layers=shape.decoder_layers,
+            encoder_attention_heads=shape.heads,
+            decoder_attention_heads=shape.heads,
+            encoder_ffn_dim=shape.feed_forward,
+            decoder_ffn_dim=shape.feed_forward,
+            activation_function="relu",
+            dropout=DROPOUT,
+            attention_dropout=DROPOUT,
+            activation_dropout=DROPOUT,
+            scale_embedding=True,
+            pad_token_id=words,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+            max_position_embeddings=2 * LONGEST,
+        )
+    ).cuda()
+
+    def logits(source: Tensor, begun: Tensor) -> Tensor:
+        found: Tensor = model(
+            input_ids=source, attention_mask=source != words, decoder_input_ids=begun
+        ).logits
+        return found
+
+    return model, logits
+
+
+class TorchTransformer(nn.Module):
+    """PyTorch's own Transformer with tied embeddings."""
+
+    def __init__(self, shape: ModelShape, words: int) -> None:
+        super().__init__()
+        self.words = words
+        self.embedding = nn.Embedding(words + 1, shape.d_model)
+        nn.init.normal_(self.embedding.weight, std=shape.d_model**-0.5)
+        self.layers = nn.Transformer(
+            shape.d_model,
+            shape.heads,
+            shape.encoder_layers,
+            shape.decoder_layers,
+            shape.feed_forward,
+            DROPOUT,
+            batch_first=True,
+            norm_first=True,
+        )
+        self.dropout = nn.Dropout(DROPOUT)
+        table = sinusoids(torch.arange(2 * LONGEST), shape.d_model)
+        self.register_buffer("table", table)
+
+    def forward(self, source: Tensor, begun: Tensor) -> Tensor:
+        """Logits [sentences, tokens, words]."""
+        slots = torch.arange(begun.shape[1], device=begun.device)
+        hidden = self.layers(
+            self._embed(source),
+            self._embed(begun),
+            tgt_mask=slots[None, :] > slots[:, None],
+            src_key_padding_mask=source == self.words,
+            memory_key_padding_mask=source == self.words,
+            tgt_is_causal=True,
+        )
+        return F.linear(hidden, self.embedding.weight)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
+        dropped: Tensor = self.dropout(x + self.get_buffer("table")[: tokens.shape[1]])
+        return dropped
+
+
+def make_transformer(shape: ModelShape, words: int) -> tuple[nn.Module, Logits]:
+    model = TorchTransformer(shape, words).cuda()
+    return model, model
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""Training on one GPU: this trainer, Hugging Face Marian and nn.Transformer, the same text.
+
+    pip install transformers
+    python benchmarks/train_gpu.py PREPARED [--parts ours peers ...] [--keep FOLDER] [--profile]
+
+Ours is the real command, with logging, evidence and checkpoints on. Its rate is that of the wall's
+clock between two lines of metrics.jsonl, so that nothing is left out but the first steps and the
+evaluation at the end. Only real target tokens count. Memory is what the whole device has in use.
+PREPARED needs a validation set: the first one is translated. Runs that FOLDER holds already are not
+made again. The part `plain` trains with PyTorch's kernels, for `loss_curves.py`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.cluster.processes import Workers
+from dragoman.config_file import load_config
+from dragoman.corpus.rows import Position, RowStream
+from dragoman.corpus.store import PreparedCorpus
+
+WARM_UP_STEPS = 60
+HERE = Path(__file__).parent
+CONFIG = """
+[corpus]
+folder = "{folder}"
+train = [{{ source = "unused", target = "unused" }}]
+[model]
+preset = "{preset}"
+[batches]
+tokens_per_step = {slots}
+[schedule]
+kind = "inverse_square_root"
+peak = 1e-3
+warmup_steps = 600
+[training]
+precision = "{precision}"
+steps = {steps}
+kernels = "{kernels}"
+[evaluation]
+every_steps = 1_000_000
+bleu_pairs = 8
+train_sample_pairs = 8
+[checkpoints]
+keep_latest = 1
+keep_best = false
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of our trainer."""
+
+    preset: str
+    slots: int
+    precision: str
+    steps: int  # More than 1,000 where the cost of checkpoints is to be seen.
+    kernels: str = "fused"
+
+    @property
+    def name(self) -> str:
+        return f"{self.preset}-{self.slots}-{self.precision}-{self.kernels}"
+
+
+PLAIN = Case("base", 8_192, "bfloat16", 1_000, "plain")
+CASES = [
+    Case("base", 8_192, "bfloat16", 1_060),
+    Case("base", 32_768, "bfloat16", 360),
+    Case("base", 8_192, "float16", 360),
+    Case("base", 32_768, "float16", 200),
+    Case("big", 32_768, "bfloat16", 120),
+    Case("big", 8_192, "bfloat16", 200),
+]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run of our trainer came to."""
+
+    tokens_per_second: float
+    milliseconds: float
+    memory_bytes: int
+    fraction_of_peak: float
+    peak: float
+    data_share: float
+    first_step_seconds: float
+    checkpoint_seconds: list[float]
+
+
+PARTS = ("ours", "peers", "translation", "packing", "plain")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prepared", type=Path)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    parser.add_argument("--keep", type=Path, help="leave the runs here")
+    parser.add_argument("--profile", action="store_true", help="only print where the time goes")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = arguments.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        if arguments.profile:
+            for case in CASES[:2]:
+                profile(arguments.prepared, case, folder)
+            return
+        for part in arguments.parts:
+            print_part(part, arguments.prepared, folder)
+
+
+def print_part(part: str, prepared: Path, folder: Path) -> None:
+    match part:
+        case "ours":
+            print_ours(prepared, folder)
+        case "peers":
+            print_peers(prepared, folder)
+        case "translation":
+            measure(prepared, CASES[0], folder)
+            print_translation(folder / CASES[0].name)
+        case "packing":
+            rate = packing_rate(prepared)
+            print(f"\npacking from a cold page cache: {rate:,.0f} target tokens/s on one core")
+        case _:
+            found = measure(prepared, PLAIN, folder)
+            print(f"\nplain kernels: {found.tokens_per_second:,.0f} target tokens/s")
+
+
+def configure(prepared: Path, case: Case, folder: Path) -> Path:
+    path = folder / f"{case.name}.toml"
+    settings = {**vars(case), "folder": prepared.resolve()}
+    path.write_text(CONFIG.format(**settings))
+    return path
+
+
+def corpus_settings(prepared: Path) -> list[str]:
+    """The settings a prepared corpus was made with, which the trainer compares."""
+    made_with = PreparedCorpus(prepared).manifest["settings"]
+    return [
+        f"{section}.{key}={json.dumps(value)}"
+        for section in ("cleaning", "vocabulary")
+        for key, value in made_with[section].items()
+        if not key.endswith("model")
+    ]
+
+
+def measure(prepared: Path, case: Case, folder: Path) -> Measured:
+    """Run the real command; kernels compiled for earlier cases are not compiled again."""
+    run, started = folder / case.name, folder / f"{case.name}.started"
+    if not started.exists():
+        command = [sys.executable, "-m", "dragoman", "train"]
+        command += [str(configure(prepared, case, folder)), *corpus_settings(prepared)]
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(folder / "triton")}
+        started.write_text(str(time.time()))
+        with open(folder / f"{case.name}.log", "w") as log:
+            subprocess.run([*command, "--run", str(run)], check=True, env=environment, stderr=log)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "train"]
+    (calibration,) = (line for line in lines if line["kind"] == "calibration")
+    counted = steps[WARM_UP_STEPS:]
+    seconds = counted[-1]["time"] - steps[WARM_UP_STEPS - 1]["time"]
+    rate = sum(line["target_tokens"] for line in counted) / seconds
+    monitor = [json.loads(line) for path in run.glob("monitor/*") for line in open(path)]
+    return Measured(
+        tokens_per_second=rate,
+        milliseconds=1e3 * statistics.median(line["seconds"] for line in counted),
+        memory_bytes=max(line["gpus"][0]["memory_bytes"] for line in monitor),
+        fraction_of_peak=rate * calibration["arithmetic_per_token"] / calibration["peak_flops"],
+        peak=calibration["peak_flops"],
+        data_share=sum(line["seconds_data"] for line in counted) / seconds,
+        first_step_seconds=steps[0]["time"] - float(started.read_text()),
+        checkpoint_seconds=[
+            line["seconds_blocking"]
+            for line in lines
+            if line["kind"] == "checkpoint" and line["step"] < case.steps
+        ],
+    )
+
+
+def print_ours(prepared: Path, folder: Path) -> None:
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    print("| model | target slots | precision | target tokens/s | step ms | of the peak | GiB |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    runs = {}
+    for case in CASES:
+        found = runs[case] = measure(prepared, case, folder)
+        print(
+            f"| {case.preset} | {case.slots:,} | {case.precision} "
+            f"| {found.tokens_per_second:,.0f} | {found.milliseconds:.2f} "
+            f"| {found.fraction_of_peak:.0%} of {found.peak / 1e12:.0f} TFLOP/s "
+            f"| {found.memory_bytes / 2**30:.1f} |",
+            flush=True,
+        )
+    cold, warm = list(runs.values())[:2]
+    print(f"\nseconds from the command to the first step: {cold.first_step_seconds:.1f} with a")
+    print(f"cold cache of kernels, {warm.first_step_seconds:.1f} with a warm one")
+    for case, found in runs.items():
+        if found.checkpoint_seconds:
+            seconds = statistics.mean(found.checkpoint_seconds)
+            share = seconds / (found.milliseconds + seconds)  # Of 1,000 steps and one checkpoint.
+            print(f"{case.name}: a checkpoint stops training for {seconds:.3f} s, {share:.2%} of")
+            print(f"  1,000 steps; waiting for batches took {found.data_share:.2%}")
+
+
+def print_peers(prepared: Path, folder: Path) -> None:
+    print("\n| target slots | peer | target tokens/s | GiB | ours is faster |")
+    print("|---|---|---|---|---|", flush=True)
+    ours = {case.slots: measure(prepared, case, folder).tokens_per_second for case in CASES[:2]}
+    command = [sys.executable, str(HERE / "peers_gpu.py"), str(prepared), *map(str, ours)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        for found in map(json.loads, process.stdout):
+            rate = found["tokens_per_second"]
+            print(
+                f"| {found['slots']:,} | {found['peer']} | {rate:,.0f} "
+                f"| {found['memory_bytes'] / 2**30:.1f} | {ours[found['slots']] / rate:.1f} x |",
+                flush=True,
+            )
+    if process.returncode:
+        sys.exit(process.returncode)
+
+
+def print_translation(run: Path) -> None:
+    """Seconds to translate the validation set, as evaluation during training does it."""
+    from dragoman.inference.evaluate import score_text
+    from dragoman.inference.load import load_trained
+    from dragoman.runs.folder import RunFolder
+    from dragoman.training.precision import arithmetic
+
+    device = torch.device("cuda")
+    trained = load_trained(RunFolder(run), "latest", 1, device)
+    one = PreparedCorpus(Path(trained.config.corpus.folder)).evaluation_sets("validation")[0]
+    print(
+        f"\n| {one.name}, {len(one.source):,} sentences | bfloat16 s | again | float32 s | BLEU |"
+    )
+    print("|---|---|---|---|---|")
+    for label, beam in (("greedy", 1), ("beam 4", 4)):
+        settings, seconds = replace(trained.config.translation, beam=beam), []
+        # Again, because PyTorch loads its kernels when they are needed for the first time.
+        for precision in ("bfloat16", "bfloat16", "float32"):
+            start = time.perf_counter()
+            with arithmetic(precision, device):
+                best = trained.translator.translate(one.source, settings)
+            seconds.append(time.perf_counter() - start)
+        bleu = score_text([ranked[0].text for ranked in best], one.target, "13a").bleu
+        times = " | ".join(f"{value:.1f}" for value in seconds)
+        print(f"| {label} | {times} | {bleu:.2f} |", flush=True)
+
+
+def packing_rate(prepared: Path) -> float:
+    corpus = PreparedCorpus(prepared)
+    for path in prepared.rglob("train.*"):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    stream = RowStream(corpus.train, row_tokens=128, rows_per_step=256, begin=1, seed=1)
+    start = time.perf_counter()
+    tokens = sum(step.target_tokens for step in islice(stream.steps(Position(), 0, 1), 300))
+    return tokens / (time.perf_counter() - start)
+
+
+GROUPS = {
+    "attention backward": ("backward_kernel",),
+    "attention forward": ("forward_kernel",),
+    "loss": ("_cross_entropy",),
+    "Adam": ("_adam",),
+    "sums for biases and norms": ("_add_column_sums",),
+    "embeddings": ("_embed", "_add_gradient"),
+    "matrix products": ("gemm", "nvjet", "cutlass", "splitk", "cublas"),
+    "norms, residuals, ReLU, dropout": ("_forward", "_backward"),
+}
+
+
+def profile(prepared: Path, case: Case, folder: Path, steps: int = 5) -> None:
+    """Print the device's time by kind of kernel, from a few replayed steps."""
+    from dragoman.training.parts import make_parts
+
+    config = load_config(configure(prepared, case, folder), corpus_settings(prepared))
+    workers = Workers(0, 1, torch.device("cuda", 0))
+    parts = make_parts(config, workers)
+    parts.step.begin(parts.stream.rows_per_step, [0])
+    batches = list(islice(parts.stream.steps(Position(), 0, 1), 2 * steps))
+    activity = torch.profiler.ProfilerActivity.CUDA
+    times: dict[str, tuple[float, int]] = {}
+    for part in (batches[:steps], batches[steps:]):  # The first half warms up.
+        with torch.profiler.profile(activities=[activity]) as profiler:
+            for number, batch in enumerate(part, start=1):
+                parts.step.queue(batch, number, 1e-4, 0.0)
+            seconds = [parts.step.result().seconds or 0.0 for _ in part]
+    for event in profiler.events():
+        name = group_of(event.name)
+        before = times.get(name, (0.0, 0))
+        times[name] = before[0] + event.device_time, before[1] + 1
+    busy: Any = sum(one for one, _ in times.values()) / steps / 1e3
+    print(f"\n{case.name}: {1e3 * statistics.median(seconds):.2f} ms a step, {busy:.2f} ms busy")
+    print("| kernels | ms | launches |")
+    print("|---|---|---|")
+    for name, (microseconds, launches) in sorted(times.items(), key=lambda item: -item[1][0]):
+        print(f"| {name} | {microseconds / steps / 1e3:.2f} | {launches / steps:.0f} |")
+
+
+def group_of(kernel: str) -> str:
+    for group, parts in GROUPS.items():
+        if any(part in kernel for part in parts):
+            return group
+    return "other"
+
+
+if __name__ == "__main__":
+    main()
