@@ -213,17 +213,18 @@ def print_ours(prepared: Path, folder: Path) -> None:
 
 
 def print_peers(prepared: Path, folder: Path) -> None:
-    print("\n| target slots | peer | target tokens/s | GiB | ours is faster |")
-    print("|---|---|---|---|---|", flush=True)
+    print("\n| target slots | peer | target tokens/s, new shapes | seen | GiB | ours is faster |")
+    print("|---|---|---|---|---|---|", flush=True)
     ours = {case.slots: measure(prepared, case, folder).tokens_per_second for case in CASES[:2]}
     command = [sys.executable, str(HERE / "peers_gpu.py"), str(prepared), *map(str, ours)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         for found in map(json.loads, process.stdout):
-            rate = found["tokens_per_second"]
+            fresh, seen = found["fresh_tokens_per_second"], found["tokens_per_second"]
+            own, memory = ours[found["slots"]], found["memory_bytes"] / 2**30
             print(
-                f"| {found['slots']:,} | {found['peer']} | {rate:,.0f} "
-                f"| {found['memory_bytes'] / 2**30:.1f} | {ours[found['slots']] / rate:.1f} x |",
+                f"| {found['slots']:,} | {found['peer']} | {fresh:,.0f} | {seen:,.0f} "
+                f"| {memory:.1f} | {own / fresh:.1f} x, {own / seen:.1f} x |",
                 flush=True,
             )
     if process.returncode:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,8 +15,13 @@ from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pac
 from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks
 from dragoman.errors import UserError
 from dragoman.inference.evaluate import evaluation_rows, mean_loss, score_text
-from dragoman.inference.load import TrainedModel, load_trained
+from dragoman.inference.export_folder import find_export
+from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
+from dragoman.inference.translate import Translator
 from dragoman.runs.folder import find_run
+
+if TYPE_CHECKING:
+    from dragoman.inference.ctranslate2_model import CTranslate2Translator
 
 LINES_AT_ONCE = 2_000
 BOOTSTRAP_SAMPLES = 1_000
@@ -32,17 +38,23 @@ class TrainedChoice:
     length_penalty: float | None = None
 
 
-def translate_lines(choice: TrainedChoice, n_best: int) -> None:
+def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
     """Translate standard input to standard output, as many lines out as in."""
     if n_best < 1:
         raise UserError(f"--n-best {n_best}: must be at least 1")
-    trained = _load(choice)
-    settings = _decoding(trained, choice)
+    translator: Translator | CTranslate2Translator
+    if engine == "ctranslate2":
+        exported = _load_exported(choice)
+        translator, settings = exported.translator, exported.info.translation
+    else:
+        trained = _load(choice)
+        translator, settings = trained.translator, trained.config.translation
+    settings = _decoding(settings, choice)
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     while lines := [line for _, line in zip(range(LINES_AT_ONCE), sys.stdin.buffer, strict=False)]:
         # Whatever comes in, a line goes out: bytes that are no text become U+FFFD.
         text = [line.decode("utf-8", "replace").rstrip("\r\n") for line in lines]
-        for translations in trained.translator.translate(text, settings, n_best):
+        for translations in translator.translate(text, settings, n_best):
             for translation in translations:
                 score = f"{translation.score:.4f}\t" if n_best > 1 else ""
                 print(f"{score}{translation.text}")
@@ -62,7 +74,7 @@ def evaluate_run(
 ) -> list[Evaluated]:
     """Print loss, BLEU and chrF with confidence intervals and signatures."""
     trained = _load(choice)
-    settings = _decoding(trained, choice)
+    settings = _decoding(trained.config.translation, choice)
     evaluated = []
     for one in _sets(trained, source, reference):
         with Progress(f"translating {one.name}", len(one.source), "sentences") as progress:
@@ -101,8 +113,15 @@ def _load(choice: TrainedChoice) -> TrainedModel:
     return trained
 
 
-def _decoding(trained: TrainedModel, choice: TrainedChoice) -> TranslationSettings:
-    settings = trained.config.translation
+def _load_exported(choice: TrainedChoice) -> ExportedModel:
+    folder = find_export(choice.run)
+    exported = load_exported(folder)
+    info = exported.info
+    say(f"{folder}: {', '.join(info.checkpoints)}, {info.quantization}")
+    return exported
+
+
+def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> TranslationSettings:
     if choice.beam is not None:
         if choice.beam < 1:
             raise UserError(f"--beam {choice.beam}: must be at least 1")

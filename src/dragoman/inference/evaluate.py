@@ -96,7 +96,8 @@ def score_text(
     translations: Sequence[str], references: Sequence[str], tokenize: str, bootstrap: int = 0
 ) -> TextScores:
     """Score by sacreBLEU; with `bootstrap` samples, also 95% confidence intervals."""
-    bleu, chrf = BLEU(tokenize=tokenize), CHRF()
+    # Tokenised text is meant where no tokenizer is; sacreBLEU need not warn of it.
+    bleu, chrf = BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()
     scores = [
         metric.corpus_score(list(translations), [list(references)], n_bootstrap=bootstrap or 1)
         for metric in (bleu, chrf)

@@ -1,6 +1,8 @@
-"""A trained model from a run folder."""
+"""A trained model from a run folder, or from an export."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,7 +11,13 @@ from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.corpus.subwords import Subwords
 from dragoman.errors import UserError
-from dragoman.inference.translate import Translator
+from dragoman.inference.export_folder import (
+    SUBWORDS,
+    ExportInfo,
+    read_info,
+    require_ctranslate2,
+)
+from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer, load_weights
 from dragoman.runs.checkpoint import (
     WEIGHTS,
@@ -20,6 +28,9 @@ from dragoman.runs.checkpoint import (
     read_tensors,
 )
 from dragoman.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from dragoman.inference.ctranslate2_model import CTranslate2Translator
 
 
 @dataclass(frozen=True)
@@ -56,8 +67,29 @@ def load_trained(
     return TrainedModel(translator, config, names)
 
 
+@dataclass(frozen=True)
+class ExportedModel:
+    """A model that CTranslate2 runs, and what it says of itself."""
+
+    translator: "CTranslate2Translator"
+    info: ExportInfo
+
+
+def load_exported(folder: Path) -> ExportedModel:
+    """Load an export; nothing but its folder is needed."""
+    require_ctranslate2()
+    from dragoman.inference.ctranslate2_model import load_translator
+
+    info = read_info(folder)
+    source, target = (Subwords((folder / name).read_bytes()) for name in SUBWORDS)
+    text = TextSides(source, target, info.normalize_punctuation, info.max_tokens)
+    return ExportedModel(load_translator(folder, text), info)
+
+
 def choose_checkpoints(run: RunFolder, checkpoint: str, average: int) -> list[str]:
     """Names of the checkpoints to load, checked for damage."""
+    if average < 1:
+        raise UserError(f"--average {average}: must be at least 1")
     index = read_index(run.checkpoints)
     entries = {entry["name"]: entry for entry in index["checkpoints"]}
     if not entries:

@@ -1,0 +1,242 @@
+"""Sentences a second on the CPU: our decoder, CTranslate2 and Hugging Face, the same weights.
+
+    pip install 'dragoman[export]' transformers
+    python benchmarks/translate.py RUN [--sentences 200] [--rounds 3]
+
+All translate the run's first test set (failing that, validation set) with the run's beam and
+length penalty on all cores of one process, in the same batches. The weights go into a Hugging Face
+Pegasus, which is pre-norm with a table of positions as our model is; its biases in attention, which
+ours has not, are zero. Its logits are compared with ours before anything is timed. The decoders
+take turns, to share the noise.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import TranslationSettings
+from dragoman.corpus.store import EvaluationSet, PreparedCorpus
+from dragoman.inference.beam_search import Hypothesis
+from dragoman.inference.ctranslate2_model import VERSION, load_translator, read_pieces, write_model
+from dragoman.inference.evaluate import score_text
+from dragoman.inference.export_folder import SUBWORDS
+from dragoman.inference.load import TrainedModel, load_trained
+from dragoman.inference.translate import TextSides, longest_output, translate_text
+from dragoman.model.transformer import NORM_EPSILON, Transformer, sinusoids
+from dragoman.runs.folder import RunFolder, find_run
+
+WARM_UP_SENTENCES = 20
+LARGEST_LOGIT_DIFFERENCE = 1e-3
+
+Decoder = Callable[[Sequence[str]], list[str]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run")
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    run = find_run(arguments.run)
+    trained = load_trained(run, "best", 1, torch.device("cpu"))
+    one = test_set(trained)
+    count = min(arguments.sentences, len(one.source))
+    places = [place * len(one.source) // count for place in range(count)]
+    source, target = ([side[place] for place in places] for side in (one.source, one.target))
+    with tempfile.TemporaryDirectory() as folder:
+        decoders = make_decoders(run, trained, Path(folder))
+        translations, rates = measure(decoders, source, arguments.rounds)
+    import transformers
+
+    settings, threads = trained.config.translation, torch.get_num_threads()
+    print(f"{count} sentences of {one.name}, beam {settings.beam}, {threads} threads")
+    print(
+        f"torch {torch.__version__}, ctranslate2 {VERSION}, transformers {transformers.__version__}"
+    )
+    print("| decoder | sentences/s, each round | median | ratio | BLEU | same as ours |")
+    print("|---|---|---|---|---|---|")
+    tokenize, ours = trained.config.evaluation.bleu_tokenize, translations["dragoman"]
+    base = statistics.median(rates["Hugging Face generate"])
+    for name, found in translations.items():
+        each = ", ".join(f"{rate:.1f}" for rate in rates[name])
+        median = statistics.median(rates[name])
+        same = sum(map(str.__eq__, found, ours)) / count
+        bleu = score_text(found, target, tokenize).bleu
+        print(f"| {name} | {each} | {median:.1f} | {median / base:.2f} | {bleu:.2f} | {same:.1%} |")
+
+
+def test_set(trained: TrainedModel) -> EvaluationSet:
+    corpus = PreparedCorpus(Path(trained.config.corpus.folder))
+    return (corpus.evaluation_sets("test") or corpus.evaluation_sets("validation"))[0]
+
+
+def make_decoders(run: RunFolder, trained: TrainedModel, folder: Path) -> dict[str, Decoder]:
+    ours, settings = trained.translator, trained.config.translation
+    text = TextSides(ours.source, ours.target, ours.normalize_punctuation, ours.max_tokens)
+    decoders: dict[str, Decoder] = {"dragoman": partial(best_of, ours.translate, settings)}
+    for quantization in ("float32", "int8"):
+        exported = folder / quantization
+        exported.mkdir()
+        for origin, name in zip(run.subwords, SUBWORDS, strict=True):
+            (exported / name).write_bytes(origin.read_bytes())
+        pieces = [read_pieces(path) for path in run.subwords]
+        write_model(ours.model, pieces[0], pieces[1], ours.max_tokens, quantization, exported)
+        translate = load_translator(exported, text).translate
+        decoders[f"CTranslate2 {quantization}"] = partial(best_of, translate, settings)
+    peer = make_pegasus(ours.model, text)
+    compare_logits(ours.model, peer)
+    decoders["Hugging Face generate"] = partial(generate, peer, text, settings)
+    return decoders
+
+
+def best_of(
+    translate: Callable[..., Any], settings: TranslationSettings, lines: Sequence[str]
+) -> list[str]:
+    return [ranked[0].text for ranked in translate(lines, settings)]
+
+
+def measure(
+    decoders: dict[str, Decoder], source: Sequence[str], rounds: int
+) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
+    translations: dict[str, list[str]] = {}
+    rates: dict[str, list[float]] = {name: [] for name in decoders}
+    for decode in decoders.values():
+        decode(source[:WARM_UP_SENTENCES])
+    for _ in range(rounds):
+        for name, decode in decoders.items():
+            start = time.perf_counter()
+            translations[name] = decode(source)
+            rates[name].append(len(source) / (time.perf_counter() - start))
+    return translations, rates
+
+
+def make_pegasus(model: Transformer, text: TextSides) -> Any:
+    """Our weights in a Hugging Face model; one more word stands for padding."""
+    from transformers import PegasusConfig, PegasusForConditionalGeneration
+
+    shape, embedding = model.shape, model.target_embedding.weight
+    assert model.source_embedding is model.target_embedding, "Pegasus has one vocabulary"
+    padding, positions = len(embedding), longest_output(text.max_tokens)
+    peer = PegasusForConditionalGeneration(
+        PegasusConfig(
+            vocab_size=padding + 1,
+            max_position_embeddings=positions,
+            d_model=shape.d_model,
+            encoder_layers=shape.encoder_layers,
+            decoder_layers=shape.decoder_layers,
+            encoder_attention_heads=shape.heads,
+            decoder_attention_heads=shape.heads,
+            encoder_ffn_dim=shape.feed_forward,
+            decoder_ffn_dim=shape.feed_forward,
+            activation_function="relu",
+            scale_embedding=True,
+            pad_token_id=padding,
+            bos_token_id=text.target.begin,
+            eos_token_id=text.target.end,
+            decoder_start_token_id=text.target.begin,
+            forced_eos_token_id=None,
+        )
+    ).eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.zero_()
+        peer.model.shared.weight[:padding] = embedding
+        peer.final_logits_bias[0, padding] = float("-inf")
+        table = sinusoids(torch.arange(positions), shape.d_model)
+        for side in (peer.model.encoder, peer.model.decoder):
+            side.embed_positions.weight.copy_(table)
+        for name, tensor in named_as_pegasus(model):
+            peer.model.get_parameter(name).copy_(tensor)
+    for module in peer.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = NORM_EPSILON
+    return peer
+
+
+def named_as_pegasus(model: Transformer) -> list[tuple[str, Tensor]]:
+    """Our weights by Pegasus's names."""
+    named: list[tuple[str, Tensor]] = []
+
+    def put(name: str, module: Any) -> None:
+        named.extend((f"{name}.{kind}", value) for kind, value in module.named_parameters())
+
+    def put_parts(name: str, weight: Tensor, parts: str) -> None:
+        for part, value in zip(parts, weight.chunk(len(parts)), strict=True):
+            named.append((f"{name}.{part}_proj.weight", value))
+
+    for side in ("encoder", "decoder"):
+        put(f"{side}.layer_norm", getattr(model, f"{side}_norm"))
+        layers: Any = getattr(model, side)
+        for index, layer in enumerate(layers):
+            name = f"{side}.layers.{index}"
+            put(f"{name}.self_attn_layer_norm", layer.attention_norm)
+            put_parts(f"{name}.self_attn", layer.attention.query_key_value.weight, "qkv")
+            put(f"{name}.self_attn.out_proj", layer.attention.output)
+            put(f"{name}.final_layer_norm", layer.feed_forward_norm)
+            put(f"{name}.fc1", layer.feed_forward.inner)
+            put(f"{name}.fc2", layer.feed_forward.outer)
+            if side == "decoder":
+                put(f"{name}.encoder_attn_layer_norm", layer.cross_norm)
+                put(f"{name}.encoder_attn.q_proj", layer.cross.query)
+                put_parts(f"{name}.encoder_attn", layer.cross.key_value.weight, "kv")
+                put(f"{name}.encoder_attn.out_proj", layer.cross.output)
+    return named
+
+
+@torch.inference_mode()
+def compare_logits(model: Transformer, peer: Any) -> None:
+    """Both models must say the same of random sentences before their speeds mean anything."""
+    words = len(model.target_embedding.weight)
+    source, target = torch.randint(words, (2, 4, 30), generator=torch.Generator().manual_seed(1))
+    ones, positions = torch.ones_like(source), torch.arange(30).expand_as(source)
+    encoded = model.encode(source, positions, ones)
+    hidden = model.decode(encoded, ones, target, positions, ones)
+    expected = hidden @ model.target_embedding.weight.T
+    found = peer(input_ids=source, attention_mask=ones, decoder_input_ids=target).logits
+    difference = float((found[..., :words] - expected).abs().max())
+    assert difference < LARGEST_LOGIT_DIFFERENCE, f"the models differ by {difference}"
+    print(f"largest difference of logits between our model and Pegasus: {difference:.1e}")
+
+
+def generate(
+    peer: Any, text: TextSides, settings: TranslationSettings, lines: Sequence[str]
+) -> list[str]:
+    search = partial(generate_batch, peer, text, settings)
+    ranked = translate_text(lines, text, search, settings.batch_tokens, 1, lambda _: None)
+    return [best[0].text for best in ranked]
+
+
+@torch.inference_mode()
+def generate_batch(
+    peer: Any, text: TextSides, settings: TranslationSettings, sentences: Sequence[Sequence[int]]
+) -> list[list[Hypothesis]]:
+    padding = peer.config.pad_token_id
+    source = nn.utils.rnn.pad_sequence(
+        [torch.tensor(sentence) for sentence in sentences], batch_first=True, padding_value=padding
+    )
+    found = peer.generate(
+        input_ids=source,
+        attention_mask=source != padding,
+        num_beams=settings.beam,
+        length_penalty=settings.length_penalty,
+        early_stopping=True,
+        do_sample=False,
+        max_new_tokens=longest_output(source.shape[1]) - 1,
+    )
+    marks = (padding, text.target.begin, text.target.end)
+    return [
+        [Hypothesis(tuple(token for token in row if token not in marks), 0.0)]
+        for row in found.tolist()
+    ]
+
+
+if __name__ == "__main__":
+    main()

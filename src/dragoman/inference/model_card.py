@@ -1,0 +1,221 @@
+"""The page that goes with an exported model: what it is, how good it is, how to use it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import Config, ParallelText
+from dragoman.corpus.clean import FILTERS
+from dragoman.inference.export_folder import ExportInfo
+from dragoman.inference.load import TrainedModel
+from dragoman.inference.parity import Parity
+from dragoman.model.transformer import Transformer, count_parameters
+from dragoman.runs.checkpoint import checkpoint_name
+from dragoman.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One answer of the run's report."""
+
+    question: str
+    headline: str
+    answer: str
+
+
+def write_card(
+    path: Path,
+    run: RunFolder,
+    trained: TrainedModel,
+    info: ExportInfo,
+    parity: Parity | None,
+    verdicts: Sequence[Verdict],
+) -> None:
+    """Write the card as Markdown, with the header that model hubs read."""
+    manifest = json.loads(run.provenance.read_text())["corpus"]["manifest"]
+    sections = [
+        _header(info),
+        _scores(run, trained.config, info, parity),
+        _use(info),
+        _parity(info, parity),
+        _model(trained.translator.model, trained.config, info),
+        _data(trained.config, manifest),
+        _verdicts(verdicts),
+        "## Licence\n\nNot stated. It depends on the text the model was trained on: write it here "
+        "before you pass the\nmodel on.",
+    ]
+    path.write_text("\n\n".join(sections) + "\n", "utf-8")
+
+
+def _header(info: ExportInfo) -> str:
+    source, target = info.source_language, info.target_language
+    return f"""\
+---
+language:
+- {source}
+- {target}
+library_name: ctranslate2
+pipeline_tag: translation
+---
+
+# {info.run}: {source} to {target}
+
+A Transformer that translates from {source} to {target}, trained with Dragoman
+{info.versions["dragoman"]} and exported for CTranslate2 in {info.quantization}."""
+
+
+def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | None) -> str:
+    rows, signatures = [], set()
+    for line in _evaluations(run, info.checkpoints):
+        rows.append(
+            f"| {line['set']} | {line['pairs']:,} | while training, beam {config.evaluation.beam} "
+            f"| {line['bleu']:.2f} |  | {line['chrf']:.2f} |  |"
+        )
+        signatures = {line["signature"], line["chrf_signature"]}
+    if parity:
+        text = parity.exported
+        assert text.bleu_interval
+        assert text.chrf_interval
+        rows.append(
+            f"| {parity.set} | {parity.pairs:,} | this export, beam {parity.beam} "
+            f"| {text.bleu:.2f} | {_interval(text.bleu_interval)} "
+            f"| {text.chrf:.2f} | {_interval(text.chrf_interval)} |"
+        )
+        # The same as while training, and how the intervals were found.
+        signatures = {text.signature, text.chrf_signature}
+    if not rows:
+        return "## Scores\n\nNot evaluated."
+    head = ["| set | pairs | decoder | BLEU | 95% | chrF | 95% |", "|---|---|---|---|---|---|---|"]
+    named = "\n".join(f"- `{signature}`" for signature in sorted(signatures))
+    return "\n".join(["## Scores", "", *head, *rows, "", "sacreBLEU signatures:", "", named])
+
+
+def _interval(bounds: tuple[float, float]) -> str:
+    return f"{bounds[0]:.2f} to {bounds[1]:.2f}"
+
+
+def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[dict[str, Any]]:
+    """The evaluation of each set at the step of the one checkpoint; none for a mean of several."""
+    if len(checkpoints) > 1:
+        return []
+    by_set: dict[str, dict[str, Any]] = {}
+    with open(run.metrics) as lines:
+        for line in lines:
+            if '"eval"' not in line or not line.endswith("\n"):
+                continue
+            event = json.loads(line)
+            if event["kind"] == "eval" and checkpoint_name(event["step"]) == checkpoints[0]:
+                by_set[event["set"]] = event  # A step that was repeated counts the last time.
+    return list(by_set.values())
+
+
+def _use(info: ExportInfo) -> str:
+    return f"""\
+## Use it
+
+    pip install ctranslate2 sentencepiece
+
+```python
+import ctranslate2
+import sentencepiece
+
+folder = "."  # where this file lies
+source = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/source.model")
+target = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/target.model")
+translator = ctranslate2.Translator(folder)
+
+
+def translate(line):
+    pieces = source.encode(line.strip(), out_type=str)
+    result = translator.translate_batch(
+        [pieces],
+        beam_size={info.translation.beam},
+        length_penalty={info.translation.length_penalty},
+        max_decoding_length=2 * len(pieces) + 18,
+    )
+    return target.decode(result[0].hypotheses[0])
+```
+
+Lines of more than {info.max_tokens} subwords are longer than any in training. With Dragoman, which
+cuts them: `dragoman translate FOLDER --engine ctranslate2 < in > out`."""
+
+
+def _parity(info: ExportInfo, parity: Parity | None) -> str:
+    if parity is None:
+        return "## Parity\n\nNot checked against Dragoman's own decoder (`--no-check`)."
+    return f"""\
+## Parity
+
+The same {parity.pairs:,} pairs of {parity.set}, translated by Dragoman's own decoder in float32
+and by this export in {info.quantization}, beam {parity.beam}, length penalty \
+{parity.length_penalty:g}:
+
+| same best translation | largest score difference | BLEU, Dragoman | BLEU, this export |
+|---|---|---|---|
+| {parity.share:.1%} | {parity.largest_score_difference:.2g} | {parity.own.bleu:.2f} \
+| {parity.exported.bleu:.2f} |"""
+
+
+def _model(model: Transformer, config: Config, info: ExportInfo) -> str:
+    shape = model.shape
+    embeddings = "tied" if model.source_embedding is model.target_embedding else "one per language"
+    weights = ", ".join(info.checkpoints)
+    rows = {
+        "parameters": f"{count_parameters(model):,}",
+        "layers": f"{shape.encoder_layers} encoder, {shape.decoder_layers} decoder, pre-norm",
+        "d_model, heads, feed-forward": f"{shape.d_model}, {shape.heads}, {shape.feed_forward}",
+        "embeddings": embeddings,
+        "vocabulary": f"{_vocabulary(model)} subwords ({config.vocabulary.kind}, byte fallback)",
+        "weights": f"mean of {weights}" if len(info.checkpoints) > 1 else weights,
+        "label smoothing": f"{config.training.label_smoothing:g}",
+        "target tokens per step": f"up to {config.batches.tokens_per_step:,}",
+        "seed": f"{config.training.seed}",
+    }
+    return f"## Model\n\n{_table(rows)}"
+
+
+def _vocabulary(model: Transformer) -> str:
+    source, target = (
+        embedding.num_embeddings for embedding in (model.source_embedding, model.target_embedding)
+    )
+    joint = model.source_embedding is model.target_embedding
+    return f"{target:,} joint" if joint else f"{source:,} source and {target:,} target"
+
+
+def _data(config: Config, manifest: dict[str, Any]) -> str:
+    removed = [
+        f"{count:,} {FILTERS.get(name, name)}"
+        for name, count in manifest["filters"].items()
+        if count
+    ]
+    rows = {
+        "training text": ", ".join(_name(text) for text in config.corpus.train),
+        "pairs read": f"{manifest['pairs']['raw']:,}",
+        "pairs dropped": ", ".join(removed) or "none",
+        "pairs trained on": f"{manifest['pairs']['prepared']:,}",
+    }
+    for side, language in manifest["languages"].items():
+        size = manifest["bytes"][side]["cleaned"] / 1e6
+        rows[f"{side} ({language})"] = f"{size:,.1f} MB, {manifest['tokens'][side]:,} subwords"
+    for kind, named in manifest["sets"].items():
+        for name, counts in named.items():
+            rows[f"{kind} set {name}"] = f"{counts['pairs']:,} pairs"
+    rows["checksum"] = f"`{manifest['identity'][:16]}`"
+    return f"## Data\n\n{_table(rows)}"
+
+
+def _name(text: ParallelText) -> str:
+    """File names alone: the folders on somebody's disk are nobody's business."""
+    sides = (text.source, text.target, text.tsv)
+    return " and ".join(f"`{Path(side).name}`" for side in sides if side)
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> str:
+    lines = [f"- **{one.question}** {one.headline}. {one.answer}" for one in verdicts]
+    return "## What its run says\n\n" + "\n".join(lines)
+
+
+def _table(rows: dict[str, str]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {row} |" for name, row in rows.items())])
