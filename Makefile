@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/dragoman demo
 
 test: lint
-	$(BIN)/pytest --quiet
+	$(BIN)/pytest --quiet --numprocesses 2 --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check --quiet

@@ -15,7 +15,6 @@ from dragoman.inference.export_folder import (
     CARD,
     SUBWORDS,
     ExportInfo,
-    default_folder,
     new_export,
     refuse_foreign,
     require_ctranslate2,
@@ -45,7 +44,7 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
     require_ctranslate2()
     if request.check_pairs is not None and request.check_pairs < 1:
         raise UserError(f"--check-pairs {request.check_pairs}: must be at least 1")
-    output = (request.output or default_folder(run)).resolve()
+    output = (request.output or run.export).resolve()
     refuse_foreign(output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, request.checkpoint, request.average, device)

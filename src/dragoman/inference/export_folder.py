@@ -12,7 +12,7 @@ from typing import Any
 from dragoman.config import TranslationSettings
 from dragoman.errors import UserError
 from dragoman.files import exclusive, flush_folder, flush_to_disk, sha256
-from dragoman.runs.folder import RunFolder, find_run
+from dragoman.runs.folder import find_run
 
 FORMAT = 1
 INFO, CARD, LOCK = "dragoman.json", "README.md", ".lock"
@@ -41,21 +41,16 @@ def require_ctranslate2() -> None:
         raise UserError("ctranslate2 is not installed: pip install 'dragoman[export]'")
 
 
-def default_folder(run: RunFolder) -> Path:
-    """Where a run's export lies unless told otherwise."""
-    return run.path / "export" / "ctranslate2"
-
-
 def find_export(name: str) -> Path:
     """Find an export by its own folder, or by the run it lies in."""
     if (Path(name) / INFO).is_file():
         return Path(name)
     run = find_run(name)
-    if not (default_folder(run) / INFO).is_file():
+    if not (run.export / INFO).is_file():
         raise UserError(
             f"{run.path} has no export; make one: dragoman export {run.path} --to ctranslate2"
         )
-    return default_folder(run)
+    return run.export
 
 
 def read_info(folder: Path) -> ExportInfo:

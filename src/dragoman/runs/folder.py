@@ -73,6 +73,11 @@ class RunFolder:
         """The report's pages and pictures."""
         return self.path / "report"
 
+    @property
+    def export(self) -> Path:
+        """The model in the format of CTranslate2."""
+        return self.path / "export" / "ctranslate2"
+
     def exists(self) -> bool:
         """Whether a run has been started here."""
         return self.config.is_file() and self.provenance.is_file()
