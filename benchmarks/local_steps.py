@@ -17,13 +17,13 @@ TARGET_BLEU = 90.0
 SETTINGS = ["training.steps=240", "schedule.decay_steps=120", "schedule.warmup_steps=40"]
 SETTINGS += ["evaluation.every_steps=24", "evaluation.bleu_pairs=200"]
 SETTINGS += ["checkpoints.every_steps=240"]
-LOCAL = ["distributed.sync=local", "distributed.local_steps=24", "distributed.local_fragments=4"]
+LOCAL = ["distributed.sync=local", "distributed.local_steps=12", "distributed.local_fragments=3"]
 LOCAL += ["distributed.compression=bf16"]
 WAYS = {
     "gradients, unlimited link": (None, []),
     "gradients, 100 Mb/s": ("100mbit", []),
     "bf16 gradients, 100 Mb/s": ("100mbit", ["distributed.compression=bf16"]),
-    "24 local steps in 4 fragments, bf16, 100 Mb/s": ("100mbit", LOCAL),
+    "12 local steps in 3 fragments, bf16, 100 Mb/s": ("100mbit", LOCAL),
 }
 
 
