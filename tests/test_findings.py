@@ -29,7 +29,6 @@ STEP = StepFacts(
     seconds_optimizer=0.01,
     seconds_exposed=2.0,
     seconds_all_reduce=2.1,
-    seconds_all_reduce_latency=0.001,
     device="cuda",
 )
 FINDINGS = Findings(

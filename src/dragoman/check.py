@@ -5,7 +5,6 @@ worked out from them (findings.py).
 """
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from dragoman.cluster.launch import Host, Job, launch, unreachable
 from dragoman.cluster.links import all_pairs, measure_links
 from dragoman.cluster.network import interface_speeds
 from dragoman.cluster.processes import Workers, join_workers
-from dragoman.cluster.supervision import Supervision
+from dragoman.cluster.supervision import supervised
 from dragoman.config import Config
 from dragoman.config_file import dump_config
 from dragoman.corpus.rows import Position
@@ -34,19 +33,13 @@ WAIT_SECONDS = 30.0
 
 def check(config: Config) -> Findings | None:
     """Look at this machine; as one worker of a launched check, tell the launcher instead."""
-    supervision = Supervision(int(os.environ.get("RANK", "0")))
-    try:
+    with supervised() as supervision:
         workers = join_workers(config.distributed.timeout_seconds)
         findings = measure(config, workers)
         if workers.is_first:
             supervision.post_result(json.dumps(findings.to_json()))
         workers.leave()
-    except BaseException as error:
-        supervision.post_failure(error)
-        raise
-    finally:
-        supervision.end()
-    return None if supervision.is_launched else findings
+        return None if supervision.is_launched else findings
 
 
 def check_on(hosts: Sequence[Host], config: Config) -> Findings:
@@ -101,7 +94,6 @@ def _try_steps(config: Config, parts: Parts, workers: Workers) -> StepFacts:
         seconds_optimizer=min(one.seconds_optimizer for one in results),
         seconds_exposed=min(one.seconds_exposed_communication for one in results),
         seconds_all_reduce=measured["seconds_all_reduce"],
-        seconds_all_reduce_latency=measured.get("seconds_all_reduce_latency", 0.0),
         device=workers.device.type,
     )
 

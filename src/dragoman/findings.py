@@ -53,7 +53,6 @@ class StepFacts:
     seconds_optimizer: float
     seconds_exposed: float
     seconds_all_reduce: float | None
-    seconds_all_reduce_latency: float
     device: str
 
 

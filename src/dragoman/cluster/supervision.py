@@ -2,7 +2,10 @@
 
 import json
 import os
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,9 +15,11 @@ from dragoman.cluster.board import (
     Failure,
     Life,
     describe_error,
+    is_echo,
     launched_board,
 )
 from dragoman.cluster.processes import Workers
+from dragoman.errors import SystemFault, UserError
 
 SECONDS_BETWEEN_BEATS = 0.25
 BEATS_BETWEEN_LOOKS = 4  # At the board, which is on another machine.
@@ -97,3 +102,20 @@ class Supervision:
             if beats % BEATS_BETWEEN_LOOKS == 0:
                 self.is_asked_to_stop = board.is_asked_to_stop()
                 self.saves_asked = board.saves_asked()
+
+
+@contextmanager
+def supervised() -> Iterator[Supervision]:
+    """Work under supervision, if there is a launcher; it hears why a worker fails."""
+    supervision = Supervision(int(os.environ.get("RANK", "0")))
+    try:
+        yield supervision
+    except BaseException as error:
+        supervision.post_failure(error)
+        is_told = is_echo(error) or isinstance(error, (UserError, SystemFault))
+        if supervision.is_launched and is_told:
+            # The launcher tells the cause once; echoes and repetitions would only hide it.
+            sys.exit(1)
+        raise
+    finally:
+        supervision.end()
