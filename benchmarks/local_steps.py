@@ -17,13 +17,17 @@ TARGET_BLEU = 90.0
 SETTINGS = ["training.steps=240", "schedule.decay_steps=120", "schedule.warmup_steps=40"]
 SETTINGS += ["evaluation.every_steps=24", "evaluation.bleu_pairs=200"]
 SETTINGS += ["checkpoints.every_steps=240"]
-LOCAL = ["distributed.sync=local", "distributed.local_steps=12", "distributed.local_fragments=3"]
-LOCAL += ["distributed.compression=bf16"]
+LOCAL = ["distributed.sync=local", "distributed.compression=bf16"]
 WAYS = {
     "gradients, unlimited link": (None, []),
     "gradients, 100 Mb/s": ("100mbit", []),
     "bf16 gradients, 100 Mb/s": ("100mbit", ["distributed.compression=bf16"]),
-    "12 local steps in 3 fragments, bf16, 100 Mb/s": ("100mbit", LOCAL),
+} | {
+    f"{steps} local steps in {fragments} fragments, bf16, 100 Mb/s": (
+        "100mbit",
+        [*LOCAL, f"distributed.local_steps={steps}", f"distributed.local_fragments={fragments}"],
+    )
+    for steps, fragments in ((24, 4), (12, 3), (8, 2))
 }
 
 
