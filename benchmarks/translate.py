@@ -80,7 +80,7 @@ def test_set(trained: TrainedModel) -> EvaluationSet:
 
 def make_decoders(run: RunFolder, trained: TrainedModel, folder: Path) -> dict[str, Decoder]:
     ours, settings = trained.translator, trained.config.translation
-    text = TextSides(ours.source, ours.target, ours.normalize_punctuation, ours.max_tokens)
+    text = ours.text
     decoders: dict[str, Decoder] = {"dragoman": partial(best_of, ours.translate, settings)}
     for quantization in ("float32", "int8"):
         exported = folder / quantization
@@ -88,7 +88,7 @@ def make_decoders(run: RunFolder, trained: TrainedModel, folder: Path) -> dict[s
         for origin, name in zip(run.subwords, SUBWORDS, strict=True):
             (exported / name).write_bytes(origin.read_bytes())
         pieces = [read_pieces(path) for path in run.subwords]
-        write_model(ours.model, pieces[0], pieces[1], ours.max_tokens, quantization, exported)
+        write_model(ours.model, pieces[0], pieces[1], text.max_tokens, quantization, exported)
         translate = load_translator(exported, text).translate
         decoders[f"CTranslate2 {quantization}"] = partial(best_of, translate, settings)
     peer = make_pegasus(ours.model, text)

@@ -201,7 +201,7 @@ def test_two_vocabularies_and_long_sentences(tmp_path: Path, begin_mark: bool) -
     most = 600
     write_model(model, pieces[0], pieces[1], most, "float32", tmp_path)
     theirs = load_translator(tmp_path, TextSides(source, target, False, most))
-    ours = Translator(model, source, target, False, most, CPU)
+    ours = Translator(model, TextSides(source, target, False, most), CPU)
     lines = [" ".join(sides[0][:count]) for count in (1, 2, 28 if begin_mark else 5)]
     assert not begin_mark or most > len(source.encode(lines)[-1]) > 512, "beyond 1,024 positions"
     search = TranslationSettings(beam=2, length_penalty=0.6, batch_tokens=4_096)

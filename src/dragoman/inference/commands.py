@@ -83,7 +83,7 @@ def evaluate_run(
         evaluated.append(Evaluated(one.source, translations))
         workers = Workers(0, 1, trained.translator.device)
         rows = evaluation_rows(
-            one.tokens, trained.config.batches.row_tokens, trained.translator.target.begin
+            one.tokens, trained.config.batches.row_tokens, trained.translator.text.target.begin
         )
         smoothing = trained.config.training.label_smoothing
         loss = mean_loss(trained.translator.model, rows, smoothing, workers)
@@ -152,14 +152,12 @@ def _sets(
             side += [line or "" for line in decode(lines, path, chunk.first_line, skip=False)]
     if not sides[0]:
         raise UserError(f"{source} is empty: nothing to evaluate")
-    translator = trained.translator
+    text = trained.translator.text
     encoded = [
         pack_lines(
-            model.encode(
-                [normalize(line, translator.normalize_punctuation).strip() for line in side]
-            ),
+            model.encode([normalize(line, text.normalize_punctuation).strip() for line in side]),
             "uint32",
         )
-        for model, side in zip((translator.source, translator.target), sides, strict=True)
+        for model, side in zip((text.source, text.target), sides, strict=True)
     ]
     return [EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), PairTokens(*encoded))]

@@ -56,14 +56,9 @@ def load_trained(
     )
     model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
     load_weights(model, weights)
-    translator = Translator(
-        model.to(device).eval(),
-        source,
-        target,
-        config.cleaning.normalize_punctuation,
-        config.cleaning.max_tokens,
-        device,
-    )
+    cleaning = config.cleaning
+    text = TextSides(source, target, cleaning.normalize_punctuation, cleaning.max_tokens)
+    translator = Translator(model.to(device).eval(), text, device)
     return TrainedModel(translator, config, names)
 
 

@@ -44,10 +44,7 @@ class Translator:
     """A model with its vocabularies."""
 
     model: Transformer
-    source: Subwords
-    target: Subwords
-    normalize_punctuation: bool
-    max_tokens: int  # Longer lines than in training are translated in pieces.
+    text: TextSides
     device: torch.device
 
     def translate(
@@ -58,11 +55,10 @@ class Translator:
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> list[list[Translation]]:
         """Translate lines in any number and shape; as many come out, in the same order."""
-        text = TextSides(self.source, self.target, self.normalize_punctuation, self.max_tokens)
         batches = GPU_BATCHES if self.device.type == "cuda" else 1
         return translate_text(
             lines,
-            text,
+            self.text,
             lambda sentences: self._search(sentences, settings, n_best),
             batches * settings.batch_tokens,
             n_best,
@@ -78,8 +74,8 @@ class Translator:
         for row, sentence in enumerate(sentences):
             source[row, : len(sentence)] = sentence
             segments[row, : len(sentence)] = 1
-        beam = max(settings.beam, n_best)
-        options = SearchOptions(beam, settings.length_penalty, self.target.begin, self.target.end)
+        beam, target = max(settings.beam, n_best), self.text.target
+        options = SearchOptions(beam, settings.length_penalty, target.begin, target.end)
         return beam_search(
             self.model,
             torch.from_numpy(source).to(self.device),

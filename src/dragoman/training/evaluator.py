@@ -17,7 +17,7 @@ from dragoman.inference.evaluate import (
     score_text,
     share_translation,
 )
-from dragoman.inference.translate import Translator
+from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer
 
 LONGEST_SAMPLE = 120  # Characters.
@@ -104,14 +104,10 @@ class Evaluator:
 
     def _translate(self, model: Transformer, lines: Sequence[str]) -> list[str]:
         cleaning = self._config.cleaning
-        translator = Translator(
-            model,
-            self._source,
-            self._target,
-            cleaning.normalize_punctuation,
-            cleaning.max_tokens,
-            self._workers.device,
+        text = TextSides(
+            self._source, self._target, cleaning.normalize_punctuation, cleaning.max_tokens
         )
+        translator = Translator(model, text, self._workers.device)
 
         def translate(part: Sequence[str]) -> list[str]:
             with self._arithmetic():
