@@ -4,6 +4,7 @@ Needs root, iproute2 and openssh-server; each worker has at most one thread.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,11 @@ def set_links(net: Network, rate: str | None) -> None:
 
 @contextmanager
 def shared_cores(net: Network, cores: float) -> Iterator[None]:
-    """Give every machine the same part of this one's processors, however many take part."""
+    """Give every machine the same part of one processor, however many take part.
+
+    Two processors of a host often share what computes, so that one is faster while the other idles.
+    """
+    assert cores * len(net.machines) < 1
     groups = []
     for machine in net.machines:
         group = CPU_GROUPS / machine.namespace
@@ -56,6 +61,7 @@ def shared_cores(net: Network, cores: float) -> Iterator[None]:
         (group / "cpu.cfs_quota_us").write_text(str(round(cores * PERIOD_MICROSECONDS)))
         assert machine.server
         (group / "cgroup.procs").write_text(str(machine.server.pid))
+        os.sched_setaffinity(machine.server.pid, {0})
         groups.append(group)
     yield
     for machine, group in zip(net.machines, groups, strict=True):

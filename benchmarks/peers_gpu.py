@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from dragoman.config import PRESETS, ModelShape
 from dragoman.corpus.store import PairTokens, PreparedCorpus
@@ -33,6 +33,8 @@ BATCHES = 60
 WARM_UP_STEPS = 10
 LONGEST = 128
 DROPOUT = 0.1
+LOADERS = 8  # Processes that make batches.
+Batch = tuple[Tensor, Tensor, int]  # Source and target [sentences, tokens]; target tokens.
 Logits = Callable[[Tensor, Tensor], Tensor]  # Of source and target inputs [sentences, tokens].
 
 
@@ -45,7 +47,9 @@ def main() -> None:
     words = corpus.subwords()[1].size
     makers = {"Hugging Face Marian": make_marian, "nn.Transformer": make_transformer}
     for slots in arguments.slots:
-        ready = list(islice(batches(corpus.train, slots, words), WARM_UP_STEPS + BATCHES))
+        ready = list(
+            islice(Batches(corpus.train, slots, words, seed=1).loader(), WARM_UP_STEPS + BATCHES)
+        )
         for peer, make in makers.items():
             torch.manual_seed(1)
             model, logits = make(PRESETS["base"], words)
@@ -59,7 +63,7 @@ def main() -> None:
             torch.cuda.empty_cache()
 
 
-def measure(model: nn.Module, logits: Logits, ready: Any, padding: int) -> list[float]:
+def measure(model: nn.Module, logits: Logits, ready: list[Batch], padding: int) -> list[float]:
     """Real target tokens a second on the wall's clock: shapes new, then the same shapes again."""
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
@@ -78,7 +82,7 @@ def measure(model: nn.Module, logits: Logits, ready: Any, padding: int) -> list[
 
 
 def train_step(
-    model: nn.Module, logits: Logits, optimizer: torch.optim.Adam, batch: Any, padding: int
+    model: nn.Module, logits: Logits, optimizer: torch.optim.Adam, batch: Batch, padding: int
 ) -> None:
     """One step as people write it."""
     inputs, target = (one.to("cuda", non_blocking=True) for one in batch[:2])
@@ -96,21 +100,37 @@ def train_step(
     optimizer.zero_grad()
 
 
-def batches(pairs: PairTokens, tokens_per_step: int, padding: int) -> Any:
+class Batches(Dataset[Batch]):
     """Batches of like lengths, in random order, of about the same number of target tokens."""
-    generator = np.random.default_rng(1)
-    lengths = np.diff(pairs.target.offsets)
-    pool = generator.permutation(len(pairs))
-    pool = pool[np.argsort(lengths[pool], kind="stable")]
-    borders = np.flatnonzero(np.diff(np.cumsum(lengths[pool]) // tokens_per_step)) + 1
-    chosen = np.split(pool, borders)[:-1]
-    for index in generator.permutation(len(chosen)):
-        sides = []
-        for side in (pairs.source, pairs.target):
-            lines = [torch.from_numpy(side.line(pair).astype(np.int64)) for pair in chosen[index]]
-            padded = nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=padding)
-            sides.append(padded.pin_memory())
-        yield *sides, int(lengths[chosen[index]].sum())
+
+    def __init__(self, pairs: PairTokens, tokens_per_step: int, padding: int, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        lengths = np.diff(pairs.target.offsets)
+        pool = generator.permutation(len(pairs))
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        borders = np.flatnonzero(np.diff(np.cumsum(lengths[pool]) // tokens_per_step)) + 1
+        parts = np.split(pool, borders)[:-1]
+        self._parts = [parts[place] for place in generator.permutation(len(parts))]
+        self._pairs, self._lengths, self._padding = pairs, lengths, padding
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, place: int) -> Batch:
+        part = self._parts[place]
+        source, target = (
+            nn.utils.rnn.pad_sequence(
+                [torch.from_numpy(side.line(pair).astype(np.int64)) for pair in part],
+                batch_first=True,
+                padding_value=self._padding,
+            )
+            for side in (self._pairs.source, self._pairs.target)
+        )
+        return source, target, int(self._lengths[part].sum())
+
+    def loader(self) -> DataLoader[Batch]:
+        """Make them in other processes, ahead of time, in pinned memory."""
+        return DataLoader(self, batch_size=None, num_workers=LOADERS, pin_memory=True)
 
 
 def make_marian(shape: ModelShape, words: int) -> tuple[nn.Module, Logits]:

@@ -1,6 +1,7 @@
 """Small corpora and commands that many tests share."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -26,6 +27,13 @@ def run_dragoman(*arguments: str | Path, **options: object) -> subprocess.Comple
     """Run the command line and collect what it says."""
     command = dragoman_command(*arguments)
     return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def without_privilege(command: Sequence[str]) -> list[str]:
+    """The command as one whom file permissions bind, which they do not bind root."""
+    if os.geteuid():
+        return list(command)
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--", *command]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
-from support import Dragoman, dragoman_command, number_pairs, write_lines
+from support import Dragoman, dragoman_command, number_pairs, without_privilege, write_lines
 
 
 def prepared(folder: Path, *overrides: str, processes: int = 1) -> PreparedCorpus:
@@ -250,21 +250,10 @@ def test_bad_input_is_one_clear_line(
 def test_no_write_permission_is_one_line(small_text: Path) -> None:
     locked = small_text / "locked"
     locked.mkdir(mode=0o555)
-    for parent in (small_text, *small_text.parents[:3]):
-        parent.chmod(0o755)
-    # Root may write anywhere, so the process becomes nobody once everything is imported.
-    script = (
-        "import os, sys, dragoman.corpus.prepare, dragoman.corpus.summary\n"
-        "from dragoman.cli import main\n"
-        "os.getuid() or os.seteuid(65534)\n"
-        "main(sys.argv[1:])"
+    command = dragoman_command(
+        "prepare", small_text / "config.toml", "corpus.folder='locked/here'"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script, "prepare", str(small_text / "config.toml")]
-        + ["corpus.folder='locked/here'"],
-        capture_output=True,
-        text=True,
-    )
+    result = subprocess.run(without_privilege(command), capture_output=True, text=True)
     assert result.returncode == 2, result.stderr
     assert result.stderr == f"dragoman: {locked}/here: Permission denied\n"
 
