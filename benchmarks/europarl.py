@@ -18,13 +18,13 @@ from itertools import count
 from pathlib import Path
 
 import torch
-from peers_gpu import Batch, Batches, make_marian, train_step
 from torch import nn
 
 from dragoman.config import PRESETS
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.corpus.subwords import Subwords
 from dragoman.inference.evaluate import score_text
+from peers_gpu import Batch, Batches, make_marian, train_step
 
 SET = "newstest2013"
 TOKENS_PER_STEP = 32_768

@@ -25,10 +25,11 @@ SETTINGS += [f"evaluation.every_steps={10 * STEPS}", "batches.tokens_per_step=20
 RATES = {"unlimited": None, "1 Gb/s": 1e9, "100 Mb/s": 100e6}
 TC_RATES = {"unlimited": None, "1 Gb/s": "1gbit", "100 Mb/s": "100mbit"}
 LOCAL_STEPS = 8
+GRADIENTS, BF16, LOCAL = "gradients", "bf16 gradients", f"{LOCAL_STEPS} local steps"
 WAYS = {
-    "plain": [],
-    "bf16": ["distributed.compression=bf16"],
-    "local": ["distributed.sync=local", f"distributed.local_steps={LOCAL_STEPS}"],
+    GRADIENTS: [],
+    BF16: ["distributed.compression=bf16"],
+    LOCAL: ["distributed.sync=local", f"distributed.local_steps={LOCAL_STEPS}"],
 }
 
 
@@ -42,21 +43,21 @@ class Case:
     workers_each: int = 1
 
 
-CALIBRATION = Case(2, "1 Gb/s", "plain")
-SLOW, FREE = Case(2, "100 Mb/s", "plain"), Case(2, "unlimited", "plain")
+CALIBRATION = Case(2, "1 Gb/s", GRADIENTS)
+SLOW, FREE = Case(2, "100 Mb/s", GRADIENTS), Case(2, "unlimited", GRADIENTS)
 CASES = [
-    Case(1, "unlimited", "plain"),
+    Case(1, "unlimited", GRADIENTS),
     FREE,
-    Case(2, "1 Gb/s", "bf16"),
-    Case(2, "1 Gb/s", "local"),
+    Case(2, "1 Gb/s", BF16),
+    Case(2, "1 Gb/s", LOCAL),
     SLOW,
-    Case(2, "100 Mb/s", "bf16"),
-    Case(2, "100 Mb/s", "local"),
-    Case(3, "100 Mb/s", "plain"),
-    Case(4, "unlimited", "plain"),
-    Case(4, "1 Gb/s", "plain"),
-    Case(4, "100 Mb/s", "bf16"),
-    Case(4, "100 Mb/s", "local"),
+    Case(2, "100 Mb/s", BF16),
+    Case(2, "100 Mb/s", LOCAL),
+    Case(3, "100 Mb/s", GRADIENTS),
+    Case(4, "unlimited", GRADIENTS),
+    Case(4, "1 Gb/s", GRADIENTS),
+    Case(4, "100 Mb/s", BF16),
+    Case(4, "100 Mb/s", LOCAL),
 ]
 
 
@@ -82,7 +83,7 @@ def main() -> None:
                 f"| {predicted * 1e3:.0f} | {errors[-1]:+.0%} |",
                 flush=True,
             )
-        print(f"\ncalibrations (2, 1 Gb/s, plain): {', '.join(calibrations)} ms")
+        print(f"\ncalibrations (2, 1 Gb/s, gradients): {', '.join(calibrations)} ms")
         sizes = sorted(abs(error) for error in errors)
         print(f"median error {statistics.median(sizes):.0%}, worst {sizes[-1]:.0%}")
         free = seconds[FREE]
@@ -100,8 +101,8 @@ def prediction(calibration: Calibration, case: Case) -> float:
         machines=case.machines,
         workers=case.machines * case.workers_each,
         bytes_per_second=rate / 8 if rate else float("inf"),
-        compression="bf16" if case.way == "bf16" else "none",
-        local_steps=LOCAL_STEPS if case.way == "local" else 1,
+        compression="bf16" if case.way == BF16 else "none",
+        local_steps=LOCAL_STEPS if case.way == LOCAL else 1,
     )
     return predict(calibration, scenario).seconds_step
 
