@@ -132,8 +132,8 @@ def print_part(part: str, prepared: Path, folder: Path) -> None:
             rate = packing_rate(prepared)
             print(f"\npacking from a cold page cache: {rate:,.0f} target tokens/s on one core")
         case _:
-            found = measure(prepared, PLAIN, folder)
-            print(f"\nplain kernels: {found.tokens_per_second:,.0f} target tokens/s")
+            print("\nPyTorch's own kernels:")
+            print_run(PLAIN, measure(prepared, PLAIN, folder))
 
 
 def configure(prepared: Path, case: Case, folder: Path) -> Path:
@@ -193,14 +193,8 @@ def print_ours(prepared: Path, folder: Path) -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     runs = {}
     for case in CASES:
-        found = runs[case] = measure(prepared, case, folder)
-        print(
-            f"| {case.preset} | {case.slots:,} | {case.precision} "
-            f"| {found.tokens_per_second:,.0f} | {found.milliseconds:.2f} "
-            f"| {found.fraction_of_peak:.0%} of {found.peak / 1e12:.0f} TFLOP/s "
-            f"| {found.memory_bytes / 2**30:.1f} |",
-            flush=True,
-        )
+        runs[case] = measure(prepared, case, folder)
+        print_run(case, runs[case])
     cold, warm = list(runs.values())[:2]
     print(f"\nseconds from the command to the first step: {cold.first_step_seconds:.1f} with a")
     print(f"cold cache of kernels, {warm.first_step_seconds:.1f} with a warm one")
@@ -210,6 +204,16 @@ def print_ours(prepared: Path, folder: Path) -> None:
             share = seconds / (found.milliseconds + seconds)  # Of 1,000 steps and one checkpoint.
             print(f"{case.name}: a checkpoint stops training for {seconds:.3f} s, {share:.2%} of")
             print(f"  1,000 steps; waiting for batches took {found.data_share:.2%}")
+
+
+def print_run(case: Case, found: Measured) -> None:
+    print(
+        f"| {case.preset} | {case.slots:,} | {case.precision} "
+        f"| {found.tokens_per_second:,.0f} | {found.milliseconds:.2f} "
+        f"| {found.fraction_of_peak:.0%} of {found.peak / 1e12:.0f} TFLOP/s "
+        f"| {found.memory_bytes / 2**30:.1f} |",
+        flush=True,
+    )
 
 
 def print_peers(prepared: Path, folder: Path) -> None:
