@@ -86,7 +86,10 @@ def _gpu_advice(findings: Findings, on_gpus: bool) -> str:
     worst = max(found.dips, key=lambda dip: dip.seconds, default=None)
     if worst is not None and worst.cause != "training":
         return f"Most idle time falls into {worst.cause}s: make them rarer or shorter."
-    return "Give the GPUs more to do at once (batches.rows_per_device), or look at data loading."
+    return (
+        "Look at data loading, or start a new run that gives the GPUs more to do at once "
+        "(batches.rows_per_device)."
+    )
 
 
 def step_time(evidence: Evidence, findings: Findings) -> Answer:
@@ -129,6 +132,7 @@ def _step_advice(largest: str, times: StepTimes) -> str:
         "data": "The trainer waits for batches: look at the disk and at other load.",
         "compute": "Compute is the largest part, as it should be.",
         "exposed communication": "Look at the network's answer and the what-if table.",
-        "optimizer": "Accumulate more rows per step: the update's cost is per step.",
+        "optimizer": "The update's cost is per step: start a new run with more "
+        "batches.tokens_per_step.",
         "other": "The time is spent outside the phases: look for other load on the machine.",
     }.get(largest, "The steps do not say where their time went.")

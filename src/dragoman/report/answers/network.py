@@ -107,18 +107,21 @@ def _remedy(findings: Findings) -> str:
     """The cheapest way to send less that the run does not use yet."""
     calibration = findings.calibration
     if calibration is None:
-        return "Send less: in 16 bits (distributed.compression) or with local steps."
+        return "Send less in a new run: 16 bits (distributed.compression) or local steps."
     if calibration.compression == "none":
         seconds = predict(calibration, Scenario(compression="bf16")).seconds_step
         return (
-            f'Set distributed.compression = "bf16": {in_time(seconds)} a step are predicted. Local '
-            "steps or a faster link save more."
+            f'Start a new run with distributed.compression = "bf16": {in_time(seconds)} a step are '
+            "predicted. Local steps or a faster link save more."
         )
     if calibration.local_steps > 1:
-        return "Make distributed.local_steps larger, or cut them into local_fragments."
+        return (
+            "Start a new run with more distributed.local_steps, or cut them into "
+            "distributed.local_fragments."
+        )
     local = Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS)
     return (
-        f"Send less often: with {USUAL_LOCAL_STEPS} local steps (distributed.sync) "
+        f"Send less often in a new run: with {USUAL_LOCAL_STEPS} local steps (distributed.sync) "
         f"{in_time(predict(calibration, local).seconds_step)} a step are predicted. A faster link "
         "costs no quality."
     )
