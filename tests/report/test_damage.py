@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
             "1 of 10 evaluations of valid",
         ],
     ),
-    "two resumes": (_resume_twice, ["from a checkpoint 2 times (at step 110, 100)"]),
+    "two resumes": (_resume_twice, ["taken up again 2 times (at step 110, 100)"]),
     "scrambled": (_scramble, ["metrics.jsonl: 3 damaged lines passed over (21, 41, 42)"]),
     "no identity": (
         _lose_identity,

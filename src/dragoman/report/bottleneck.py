@@ -114,8 +114,8 @@ def measure_steps(train: TrainSteps) -> StepTimes | None:
 
 
 def judge_network(evidence: Evidence, times: StepTimes) -> Network:
-    """Weigh what the steps waited for against what the links can carry."""
-    steady = steady_steps(evidence.history.train)
+    """Weigh what the latest workers' steps waited for against what their links can carry."""
+    steady = steady_steps(evidence.history.latest_steps)
     calibration, local_steps = evidence.history.calibration, evidence.local_steps
     exposed = times.phases["exposed communication"]
     straggler = _find_straggler(evidence, steady)

@@ -23,7 +23,7 @@ from dragoman.report.wording import in_time
 def load_calibration(run: Path) -> Calibration:
     """Read what a prediction starts from."""
     evidence = load_evidence(run, time.time())
-    times = measure_steps(evidence.history.train)
+    times = measure_steps(evidence.history.latest_steps)
     found = calibrate(evidence, times, judge_network(evidence, times)) if times else None
     if found is None:
         raise UserError(
@@ -38,7 +38,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
     line, compute = evidence.history.calibration, times.phases["compute"]
     if not evidence.parameters or not math.isfinite(compute):
         return None
-    steady = steady_steps(evidence.history.train)
+    steady = steady_steps(evidence.history.latest_steps)
     compression = line.compression if line and line.compression in COMPRESSED else "none"
     exposed = network.local_steps * _known(network.network_seconds)
     # Where nobody measured an exchange, all of it is taken to have been exposed.

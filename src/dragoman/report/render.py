@@ -115,10 +115,10 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
 
 def _trust(findings: Findings) -> str:
     """How far the predictions can be trusted."""
-    if not findings.predictions or findings.times is None or findings.network is None:
+    if not findings.predictions or findings.latest_times is None or findings.network is None:
         return ""
     own = findings.predictions[0]
-    words = describe_fit(findings.times, findings.network, own.seconds_step)
+    words = describe_fit(findings.latest_times, findings.network, own.seconds_step)
     if own.machines == 1:
         words += (
             " This run had one machine: the other lines ask about a second one, at 1 Gb/s where "

@@ -53,8 +53,8 @@ class TrafficCorrelation:
 
 
 def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
-    """Traffic of every machine with samples during training."""
-    train = evidence.history.train
+    """Traffic of every machine with samples while the latest workers trained."""
+    train = evidence.history.latest_steps
     found = []
     for machine in evidence.machines:
         windows = training_windows(evidence, machine)
@@ -101,8 +101,8 @@ def rates_of(time: Floats, counter: Floats) -> Floats:
 
 
 def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
-    """Cut the run into windows and keep those in which it only trained."""
-    train = evidence.history.train
+    """Cut the run into windows and keep those in which the latest workers only trained."""
+    train = evidence.history.latest_steps
     if len(train) < _STEPS_PER_WINDOW or len(machine) < 2 or not machine.interface:
         return None
     width = _window_seconds(evidence, train)

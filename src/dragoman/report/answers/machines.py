@@ -112,13 +112,21 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
         f"{in_time(times.percentile_5)}, 5% over {in_time(times.percentile_95)}), evaluations "
         "and checkpoints excluded."
     )
+    if parts:
+        words += f" It went into {parts}."
+    latest = findings.latest_times
+    if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
+        words += (
+            f" The workers changed on the way: with the latest {evidence.workers:,} a step took "
+            f"{in_time(latest.mean)}."
+        )
     return Answer(
         id="step_time",
         question=question,
         verdict=times.mean,
         headline=in_time(times.mean),
         note=f"median {in_time(times.median)}",
-        answer=f"{words} It went into {parts}." if parts else words,
+        answer=words,
         evidence=facts_of(times),
         confidence="high" if known and times.steps >= STEPS_FOR_CONFIDENCE.value else "medium",
         next_step=_step_advice(largest_first[0] if known else "", times),

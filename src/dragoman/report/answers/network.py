@@ -23,7 +23,7 @@ from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in
 
 def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by exposed communication, against what bytes and links can explain."""
-    found, times = findings.network, findings.times
+    found, times = findings.network, findings.latest_times
     question = "Was the network the bottleneck?"
     if found is None or times is None:
         words = "No step has been measured, so nothing can be said."
@@ -41,7 +41,7 @@ def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
         tone=tones.get(found.verdict, "plain"),
         note=note if np.isfinite(found.network_share) else "",
         answer=_network_words(found, times),
-        evidence=facts_of(found) | {"seconds_per_step": times.mean},
+        evidence=facts_of(found) | {"seconds_per_step": times.mean, "steps": times.steps},
         confidence="low" if found.verdict == "unclear" else confidence,
         next_step=_network_advice(found, times, findings),
     )

@@ -50,8 +50,8 @@ class Evidence:
 
     @property
     def life(self) -> Life | None:
-        """The latest start, resume or restart."""
-        return self.history.lives[-1] if self.history.lives else None
+        """The latest start, resume or restart that made steps, or else the latest."""
+        return self.history.life
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -224,8 +224,14 @@ def _course_of_events(history: History) -> list[str]:
         more = " …" if len(again) > _MOST_NAMED else ""
         vain = f"{plural(len(history.lost), 'step')} made in vain count as time only"
         notices.append(
-            f"The run went on from a checkpoint {plural(len(again), 'time')} (at step {steps}"
-            f"{more}); {vain if len(history.lost) else 'nothing lost'}"
+            f"The run was taken up again {plural(len(again), 'time')} (at step {steps}{more}); "
+            f"{vain if len(history.lost) else 'nothing lost'}"
+        )
+    own, all_steps = len(history.latest_steps), len(history.train)
+    if own < all_steps:
+        notices.append(
+            "The workers changed on the way: the network, the share of peak arithmetic and the "
+            f"predictions count the {own:,} of {all_steps:,} steps that the latest ones made"
         )
     notices += [
         f"{lost.host or 'A machine'} was lost at step {lost.step:,}: {lost.reason}"
