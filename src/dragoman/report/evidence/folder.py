@@ -171,7 +171,7 @@ def _state(history: History, machines: tuple[Machine, ...], now: float) -> State
     if not history.lives and not len(history.train):
         return "not started"
     if history.stop is not None:
-        return "stopped" if history.stop.reason in ("error", "signal") else "finished"
+        return "finished" if history.stop.is_finish else "stopped"
     newest = [history.last_time, *(machine.time[-1] for machine in machines if len(machine))]
     # A slow run is silent for longer than a fast one.
     longest_step = float(np.nanmax(history.train.seconds, initial=0.0))
@@ -216,9 +216,9 @@ def _losses_without_number(history: History) -> list[str]:
 
 
 def _course_of_events(history: History) -> list[str]:
-    """Where the run went on from a checkpoint, and what failed on the way."""
+    """Where the run began again, and what failed on the way."""
     notices = []
-    again = [life for life in history.lives if life.kind != "start"]
+    again = [life for number, life in enumerate(history.lives) if number or life.kind != "start"]
     if again:
         steps = ", ".join(f"{life.step:,}" for life in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""

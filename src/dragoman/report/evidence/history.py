@@ -131,7 +131,9 @@ def _read_log(path: Path, missing: list[str]) -> _Log:
     lines = np.append(table.lines, [line for line, _ in late_steps])
     order = np.argsort(lines, kind="stable")
     order = order[np.isfinite(values[0, order])]  # A step has a number.
-    return _set_clock(path.name, values[:, order], lines[order].tolist(), events, missing)
+    step_lines = lines[order].tolist()
+    events = _without_idle_resumes(events, step_lines)
+    return _set_clock(path.name, values[:, order], step_lines, events, missing)
 
 
 def _decode_others(
@@ -150,6 +152,18 @@ def _decode_others(
         else:
             events.append((number, line))
     return events, late_steps, damaged
+
+
+def _without_idle_resumes(
+    events: list[tuple[int, Line]], step_lines: list[int]
+) -> list[tuple[int, Line]]:
+    """Leave out what earlier versions noted when a finished run was given its command again."""
+    end = len(events)
+    last_step = max(step_lines, default=-1)
+    while end and events[end - 1][1].get("kind") in BEGINNINGS and events[end - 1][0] > last_step:
+        end -= 1
+    stop = read_record(Incident, events[end - 1][1]) if end else None
+    return events[:end] if stop is not None and stop.is_finish else events
 
 
 def _set_clock(
@@ -182,12 +196,15 @@ def _set_clock(
 
 
 def _apply_resumes(log: _Log) -> tuple[list[Line], Bools, float]:
-    """Apply the rule of docs/run-folder.md: going on from step N voids what lay beyond it."""
+    """Apply the rule of docs/run-folder.md: going on from step N voids what lay beyond it.
+
+    A second start is one more beginning from step 0.
+    """
     void = np.zeros(len(log.steps), dtype=bool)
     kept: list[Line] = []
     lost_evaluation_seconds = 0.0
     for place, line in log.events:
-        if line.get("kind") in ("resume", "restart"):
+        if line.get("kind") in BEGINNINGS:
             step = step_of(line)
             void |= (log.step_places < place) & (log.steps.step > step)
             lost = [other for other in kept if _lies_beyond(other, step)]

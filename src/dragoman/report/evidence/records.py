@@ -136,6 +136,11 @@ class Incident:
     reason: str
     detail: str
 
+    @property
+    def is_finish(self) -> bool:
+        """Whether the run came to an end of its own."""
+        return self.kind == "stop" and self.reason not in ("error", "signal")
+
 
 # Where each column of TrainSteps stands in a train line; the last one is not in it.
 _ELSEWHERE: dict[str, FieldPath] = {
