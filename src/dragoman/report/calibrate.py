@@ -25,6 +25,11 @@ def load_calibration(run: Path) -> Calibration:
     evidence = load_evidence(run, time.time())
     times = measure_steps(evidence.history.latest_steps)
     found = calibrate(evidence, times, judge_network(evidence, times)) if times else None
+    return demand_calibration(run, found)
+
+
+def demand_calibration(run: Path, found: Calibration | None) -> Calibration:
+    """Refuse a run that measured too little for a prediction."""
     if found is None:
         raise UserError(
             f"{run} has no timed steps, or does not say how large its model is: a prediction "

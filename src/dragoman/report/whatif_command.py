@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 
 from dragoman.errors import UserError
-from dragoman.report.calibrate import describe_fit
+from dragoman.report.calibrate import demand_calibration, describe_fit
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.whatif import (
@@ -58,12 +58,10 @@ def whatif_command(run: Path, options: WhatifOptions, now: float | None = None) 
     scenario = scenario_of(options)
     evidence = load_evidence(run, time.time() if now is None else now)
     findings = analyse(evidence)
-    times, network, calibration = findings.times, findings.network, findings.calibration
-    if times is None or network is None or calibration is None:
-        raise UserError(
-            f"{run} has no timed steps, or does not say how large its model is: a prediction "
-            "needs both; let the run make a few steps first"
-        )
+    calibration = demand_calibration(run, findings.calibration)
+    times, network = findings.latest_times, findings.network
+    assert times is not None
+    assert network is not None
     steps = options.steps or evidence.history.train.last_step
     questions = questions_of(scenario, calibration)
     rows = whatif_table(calibration, questions, steps, options.price_per_hour)
