@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.cli import main
 from dragoman.errors import UserError
 from dragoman.report.calibrate import load_calibration
 from dragoman.report.whatif import (
@@ -103,11 +104,11 @@ def test_local_steps_by_hand() -> None:
     half = predict(TWO_MACHINES, Scenario(local_steps=50, compression="bf16"))
     assert half.seconds_exposed == pytest.approx((BASE / 2 / (0.95 * GIGABIT) + 2e-4) / 50)
     # In fragments it travels beside 50 steps of 0.6 s of computing: nothing is waited for.
-    spread = predict(TWO_MACHINES, Scenario(local_steps=50, fragments=4))
+    spread = predict(TWO_MACHINES, Scenario(local_steps=50, local_fragments=4))
     assert spread.seconds_exposed == 0
     assert spread.seconds_step == pytest.approx(0.63)
     # Over 1 Mbit/s an exchange takes longer than that, and every fragment has its two hops.
-    slow = Scenario(local_steps=50, fragments=4, bytes_per_second=GIGABIT / 1e3)
+    slow = Scenario(local_steps=50, local_fragments=4, bytes_per_second=GIGABIT / 1e3)
     took = BASE / (GIGABIT / 1e3) + 4 * 2 * 1e-4
     assert predict(TWO_MACHINES, slow).seconds_exposed == pytest.approx((took - 50 * 0.6) / 50)
 
@@ -120,7 +121,7 @@ def test_overlap_hides_no_more_than_the_backward_pass() -> None:
     fast = predict(hiding, Scenario(bytes_per_second=BASE / 0.1))
     assert fast.seconds_exposed == pytest.approx(0.05)
     # Four times the batch: only the last quarter's backward pass runs beside the exchange.
-    more = predict(hiding, Scenario(bytes_per_second=GIGABIT / 10, accumulation=4))
+    more = predict(hiding, Scenario(bytes_per_second=GIGABIT / 10, batch_factor=4))
     assert more.seconds_exposed == pytest.approx(slow.seconds_exposed)
     assert more.seconds_compute == pytest.approx(2.4)
     # Twice the workers have half the micro-batches of two: the backward pass is as long.
@@ -140,7 +141,7 @@ def test_one_machine_needs_no_network() -> None:
     ("scenario", "problem"),
     [
         (Scenario(machines=4, workers=2), "every machine needs a worker"),
-        (Scenario(fragments=4), "need at least as many local steps"),
+        (Scenario(local_fragments=4), "need at least as many local steps"),
         (Scenario(local_steps=8, compression="powersgd"), "powersgd works on gradients"),
     ],
 )
@@ -229,13 +230,12 @@ def test_the_command_without_options_asks_the_usual(
 
 
 def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
-    options = WhatifOptions(bandwidth="fast", workers=0, compression="zip", price_per_hour=-1)
+    options = WhatifOptions(bandwidth="fast", workers=0, price_per_hour=-1)
     with pytest.raises(UserError) as problem:
         whatif_command(tmp_path, options)
     assert str(problem.value).splitlines() == [
         "--price-per-hour -1: must not be below 0",
         "--workers 0: must be above 0",
-        "--compression zip: one of none, bf16, fp16, powersgd",
         "bandwidth 'fast': write a number and a unit, as in 10Gbit or 100Mbit",
     ]
 

@@ -67,7 +67,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
         latency_seconds=evidence.latency,
         compression=compression,
         local_steps=network.local_steps,
-        fragments=evidence.fragments,
+        local_fragments=evidence.local_fragments,
         micro_batches=micro_batches,
         device=evidence.life.device if evidence.life else "cpu",
     )

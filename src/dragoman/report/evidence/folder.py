@@ -80,7 +80,7 @@ class Evidence:
         return max(1, int(self.setting("distributed", "local_steps") or 1))
 
     @property
-    def fragments(self) -> int:
+    def local_fragments(self) -> int:
         """Parts of an exchange that travel one after the other."""
         if self.local_steps == 1:
             return 1
