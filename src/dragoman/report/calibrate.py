@@ -48,7 +48,9 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
     exposed = network.local_steps * _known(network.network_seconds)
     # Where nobody measured an exchange, all of it is taken to have been exposed.
     exchange = network.exchange_seconds or exposed
-    overhead = max(0.0, exchange - (network.theory_seconds or 0.0))
+    overhead = max(0.0, exchange - (network.theory_seconds or 0.0)) / COMPRESSED[compression]
+    if compression == "powersgd":
+        overhead = 0.0  # Its exchange is never measured alone.
     micro_batches = _micro_batches(evidence, float(np.nanmedian(steady.slots)))
     could_hide = min(exchange, BACKWARD_SHARE * compute / micro_batches)
     return Calibration(
@@ -60,7 +62,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
         seconds_optimizer=_known(times.phases["optimizer"]),
         seconds_fixed=_known(times.phases["data"]) + _known(times.phases["other"]),
         seconds_straggling=_known(network.exposed_seconds - network.network_seconds),
-        seconds_overhead=overhead / COMPRESSED[compression],
+        seconds_overhead=overhead,
         seconds_step=times.mean,
         overlap=min(max((exchange - exposed) / could_hide, 0.0), 1.0) if could_hide > 0 else 0.0,
         bytes_per_second=evidence.goodput,
@@ -78,7 +80,8 @@ def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -
     error = round(100 * (predicted_seconds / times.mean - 1), 1) + 0.0
     words = (
         "Every line is predicted from this run's own measurements. The model is fitted to the "
-        f"run's steps, so that the first line meets them by construction ({error:+.1f}%)."
+        f"run's steps of {in_time(times.mean)}; the first line, the run itself, is {error:+.1f}% "
+        "off."
     )
     if network.model_seconds is None:
         return (

@@ -125,6 +125,11 @@ class CalibrationLine:
     arithmetic_per_token: float | None
     peak_flops: float | None
 
+    @property
+    def exchange_alone(self) -> float | None:
+        """Seconds of an exchange, if what was summed is what an exchange of the run sums."""
+        return None if self.compression == "powersgd" else self.seconds_all_reduce
+
 
 @dataclass(frozen=True)
 class Incident:
