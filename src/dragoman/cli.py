@@ -130,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
 
     report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
     report.add_argument("run", metavar="RUN", help="a run's name or folder")
+    report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
     report.set_defaults(verb=_report)
 
     whatif = verbs.add_parser("whatif", help="predict other links, machines and ways to meet")
@@ -312,7 +313,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from dragoman.report.render import write_report
     from dragoman.runs.folder import find_run
 
-    print(write_report(find_run(arguments.run).path))
+    print(write_report(find_run(arguments.run).path, output=arguments.output))
 
 
 def _whatif(arguments: argparse.Namespace) -> None:

@@ -39,8 +39,8 @@ _STATES = {
 }
 
 
-def write_report(run: Path, now: float | None = None) -> Path:
-    """Read a run folder and write its report into it; return the path of the page."""
+def write_report(run: Path, now: float | None = None, output: Path | None = None) -> Path:
+    """Read a run folder and write its report, into it or elsewhere; return the page's path."""
     moment = time.time() if now is None else now
     evidence = load_evidence(run, moment)
     findings = analyse(evidence)
@@ -54,8 +54,9 @@ def write_report(run: Path, now: float | None = None) -> Path:
         "report.md": render("report.md.jinja", values),
         "report.html": render("report.html.jinja", values),
     }
-    write_files(run / "report", files)
-    return run / "report" / "report.html"
+    folder = output or run / "report"
+    write_files(folder, files)
+    return folder / "report.html"
 
 
 def _page_values(
