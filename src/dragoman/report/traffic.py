@@ -24,7 +24,6 @@ class Windows:
     start: Floats
     seconds_per_step: Floats
     bytes_per_second: Floats
-    bytes_per_step: Floats
 
     def __len__(self) -> int:
         return len(self.start)
@@ -134,7 +133,6 @@ def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
         start=edges[:-1][good],
         seconds_per_step=(training_seconds / np.where(good, steps, 1))[good],
         bytes_per_second=sent[good] / width,
-        bytes_per_step=(sent / np.where(good, steps, 1))[good],
     )
 
 
