@@ -54,9 +54,15 @@ def _network_words(found: Network, times: StepTimes) -> str:
         return "The steps do not say how long they waited for gradients of other machines."
     words = (
         f"Steps take {in_time(times.mean)} on average, {in_time(found.network_seconds)} of it "
-        f"({in_percent(found.network_share)}) waiting for the network; on an infinite network "
-        f"they would take {in_time(found.infinite_network_seconds)}."
+        f"({in_percent(found.network_share)}) waiting for the network. On an infinite network "
+        f"they would take the rest, {in_time(found.infinite_network_seconds)}"
     )
+    if found.model_infinite_seconds is not None:
+        words += (
+            f"; compute measured alone and the other phases add up to "
+            f"{in_time(found.model_infinite_seconds)}"
+        )
+    words += "."
     if found.traffic:
         busiest = max(found.traffic, key=lambda traffic: traffic.bytes_per_second)
         words += f" {busiest.host} sent {in_bits_per_second(busiest.bytes_per_second)}"
