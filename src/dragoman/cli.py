@@ -14,6 +14,7 @@ from dragoman.config import has_end
 from dragoman.config_file import load_config
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
+from dragoman.report.whatif import COMPRESSED
 
 if TYPE_CHECKING:
     from dragoman.cluster.launch import Host
@@ -129,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
 
     report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
     report.add_argument("run", metavar="RUN", help="a run's name or folder")
+    report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
     report.set_defaults(verb=_report)
 
     whatif = verbs.add_parser("whatif", help="predict other links, machines and ways to meet")
@@ -173,14 +175,24 @@ def _add_scenario(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bandwidth", metavar="RATE", help="of the links, as in 10Gbit")
     parser.add_argument("--latency-milliseconds", type=float, metavar="MS", help="of the links")
     parser.add_argument("--machines", type=int, metavar="N", help="machines")
-    parser.add_argument("--workers", type=int, metavar="N", help="workers, all machines together")
-    parser.add_argument("--compression", help="none, bf16, fp16 or powersgd")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="worker processes on all machines together"
+    )
+    parser.add_argument("--compression", choices=tuple(COMPRESSED), help="how gradients travel")
     parser.add_argument("--local-steps", type=int, metavar="N", help="steps between meetings")
-    parser.add_argument("--fragments", type=int, metavar="N", help="of local steps")
-    parser.add_argument("--accumulation", type=float, default=1.0, metavar="X", help="x the batch")
-    parser.add_argument("--device-speed", type=float, default=1.0, metavar="X", help="x the speed")
-    parser.add_argument("--steps", type=int, metavar="N", help="instead of the run's, for hours")
-    parser.add_argument("--price-per-hour", type=float, metavar="X", help="of one machine")
+    parser.add_argument(
+        "--local-fragments", type=int, metavar="N", help="parts that meet one after the other"
+    )
+    parser.add_argument(
+        "--batch-factor", type=float, default=1.0, metavar="X", help="a batch X times as large"
+    )
+    parser.add_argument(
+        "--device-speed", type=float, default=1.0, metavar="X", help="devices X times as fast"
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="hours and cost of N steps (default: the run's)"
+    )
+    parser.add_argument("--price-per-hour", type=float, metavar="X", help="price of one machine")
 
 
 def _demo(arguments: argparse.Namespace) -> None:
@@ -301,7 +313,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from dragoman.report.render import write_report
     from dragoman.runs.folder import find_run
 
-    print(write_report(find_run(arguments.run).path))
+    print(write_report(find_run(arguments.run).path, output=arguments.output))
 
 
 def _whatif(arguments: argparse.Namespace) -> None:

@@ -31,7 +31,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         problems += _apply_override(table, override)
     config: Config = _Reader(path.resolve().parent, problems).section(Config, table, "")
     if not problems:
-        given = {f"{section}.{key}" for section, keys in table.items() for key in keys}
+        # A run's own config spells out every default, and must be as good as the one it is from.
+        plain = flatten(Config(**{section.name: kind() for section, kind in settings_of(Config)}))
+        given = {name for name, value in flatten(config).items() if value != plain[name]}
         problems += contradictions(config, given)
     if problems:
         raise ConfigError(str(path), problems)

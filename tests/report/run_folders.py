@@ -304,3 +304,15 @@ def pair_run(
         )
     run.line("stop", steps, reason="steps", detail="")
     return run
+
+
+def grown_run(path: Path) -> RunFolder:
+    """Two workers of two machines make 120 steps of one second, then four 40 of half a second."""
+    run = pair_run(path)
+    run.lines.pop()
+    run.hosts = ("alpha", "alpha", "beta", "beta")
+    run.begin("restart", 120, reason="two workers joined")
+    run.calibrate(120, seconds_compute=0.4, seconds_all_reduce=0.1, bytes_per_step=4_000_000)
+    for step in range(121, 161):
+        run.train(step, seconds=0.5)
+    return run

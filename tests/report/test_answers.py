@@ -1,9 +1,15 @@
+import ast
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dragoman.config import Config
+from dragoman.config_file import settings_of
+from dragoman.report import answers as answers_package
 from dragoman.report.answers import answer_all
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
@@ -133,7 +139,8 @@ def test_two_machines_and_a_slow_link(tmp_path: Path) -> None:
     assert network["verdict"] == "yes"
     assert network["confidence"] == "high"
     assert network["evidence"]["infinite_network_seconds"] == pytest.approx(0.5)
-    assert "infinite network" in network["answer"]
+    assert "On an infinite network they would take the rest, 0.500 s" in network["answer"]
+    assert "compute measured alone and the other phases add up to 0.500 s" in network["answer"]
     assert "bf16" in network["next_step"]
     relation = answers["step_time_vs_network"]
     assert relation["evidence"]["bytes_per_step_seen"]["alpha"] == pytest.approx(4e6, rel=1e-3)
@@ -211,3 +218,57 @@ def test_local_steps_keep_an_outer_momentum_too(tmp_path: Path) -> None:
     answer = answers_of(path)["checkpoint_files"]
     assert answer["evidence"]["expected_bytes"] == 16 * PARAMETERS
     assert "the outer momentum" in answer["answer"]
+
+
+def texts_of(node: ast.AST) -> Iterator[str]:
+    """Every string of a source, parts of it joined."""
+    if isinstance(node, ast.JoinedStr):
+        yield "".join(str(getattr(part, "value", "")) for part in node.values)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from texts_of(child)
+
+
+def test_what_cannot_change_on_resume_is_advised_for_a_new_run_only() -> None:
+    may_change = {
+        f"{section.name}.{item.name}": item.metadata["may_change"]
+        for section, kind in settings_of(Config)
+        for item, _ in settings_of(kind)
+    }
+    named = [
+        (text, name)
+        for path in Path(answers_package.__file__).parent.glob("*.py")
+        for text in texts_of(ast.parse(path.read_text()))
+        for name in may_change
+        if name in text
+    ]
+    assert len(named) > 10
+    for text, name in named:
+        assert may_change[name] or "new run" in text, text
+        assert may_change[name] or not re.search("resume|go on|same command", text, re.I), text
+
+
+@pytest.mark.parametrize(
+    ("schedule", "total", "advice"),
+    [
+        ('kind = "constant"', 60, "raise training.steps to 90"),
+        ('kind = "cosine"\nfinal_fraction = 0.5', 60, "start a new run with a schedule of 90"),
+        ('kind = "cosine"\nfinal_fraction = 0.5', 80, "Go on to the schedule's end, step 80"),
+    ],
+)
+def test_a_schedule_with_an_end_is_not_made_longer(
+    tmp_path: Path, schedule: str, total: int, advice: str
+) -> None:
+    run = calm_run(tmp_path)
+    run.settings = (
+        f'[model]\npreset = "tiny"\n\n[schedule]\n{schedule}\npeak = 1e-3\nwarmup_steps = 10\n\n'
+        f"[training]\nsteps = {total}\n"
+    )
+    for line in run.lines:
+        if line["kind"] == "train":
+            line["learning_rate"] = 1e-3
+    answer = answers_of(run.write())["fully_trained"]
+    assert answer["verdict"] == "no"
+    assert advice in answer["next_step"]

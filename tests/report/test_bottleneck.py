@@ -3,12 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.report.answers.machines import step_time
 from dragoman.report.answers.network import step_time_vs_network
 from dragoman.report.bottleneck import judge_network, measure_steps, steady_steps
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.traffic import measure_traffic, training_windows
-from report.run_folders import START, RunFolder, calm_run, pair_run
+from report.run_folders import START, RunFolder, calm_run, grown_run, pair_run
 
 
 def _load(run: RunFolder) -> Evidence:
@@ -49,6 +50,52 @@ def test_a_short_run_keeps_all_its_steps(tmp_path: Path) -> None:
     for step in range(1, 9):
         run.train(step)
     assert len(steady_steps(_load(run).history.train)) == 8
+
+
+def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> None:
+    run = grown_run(tmp_path)
+    run.watch(4_000_000)
+    evidence = _load(run)
+    findings = analyse(evidence)
+    assert findings.times is not None
+    # All steps but three of each life: 117 of one second and 37 of half a second.
+    assert findings.times.mean == pytest.approx((117 + 37 / 2) / 154)
+    assert findings.latest_times is not None
+    assert findings.latest_times.mean == pytest.approx(0.5)
+    assert findings.network is not None
+    assert findings.network.verdict == "no"
+    assert findings.network.infinite_network_seconds == pytest.approx(0.5)
+    # At 4 MB a second half a second brings 2 MB; the earlier steps had 4.
+    assert findings.network.traffic[0].bytes_per_step == pytest.approx(2e6, rel=1e-3)
+    assert findings.correlation is not None
+    np.testing.assert_allclose(findings.correlation.windows.seconds_per_step, 0.5)
+    assert "with the latest 4 a step took 0.500 s" in step_time(evidence, findings).answer
+    assert any("40 of 160 steps that the latest ones made" in line for line in evidence.missing)
+
+
+def test_lives_with_the_same_workers_count_together(tmp_path: Path) -> None:
+    run = grown_run(tmp_path)
+    run.hosts = ("alpha", "beta")
+    run.begin("restart", 160, reason="two workers died")
+    for step in range(161, 181):
+        run.train(step)
+    steps = _load(run).history.latest_steps.step.tolist()
+    assert steps == [*range(1, 121), *range(161, 181)]
+
+
+def test_a_life_without_steps_says_nothing_about_the_others(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    run.lines.pop()
+    run.hosts = ("alpha",)
+    run.begin("restart", 120, reason="beta died")
+    run.calibrate(120, seconds_compute=9.0)
+    evidence = _load(run)
+    assert evidence.hosts == ("alpha", "beta")
+    assert evidence.history.calibration is not None
+    assert evidence.history.calibration.seconds_compute == pytest.approx(0.4)
+    network = analyse(evidence).network
+    assert network is not None
+    assert network.verdict == "yes"
 
 
 def test_the_network_by_hand(tmp_path: Path) -> None:
@@ -134,7 +181,6 @@ def test_windows_hold_nothing_but_training(tmp_path: Path) -> None:
     # 350 s in windows of 5 s, less those that touch the 50 s of evaluation.
     assert len(windows) == 59
     np.testing.assert_allclose(windows.seconds_per_step, 1.0)
-    np.testing.assert_allclose(windows.bytes_per_step, 4e6)
     assert measure_traffic(evidence)[0].peak_bytes_per_second == pytest.approx(4e6)
 
 

@@ -1,6 +1,7 @@
 """Damaged evidence still gives a report, and the report says what is missing."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,13 @@ def _damage_checkpoint(run: RunFolder) -> None:
     (path / "checkpoints" / "step-00000080" / "state.json").unlink()
 
 
+def _lose_checkpoints(run: RunFolder) -> None:
+    path = run.write()
+    write_checkpoints(path, (80, 120))
+    for folder in (path / "checkpoints").glob("step-*"):
+        shutil.rmtree(folder)
+
+
 def _lose_calibration(run: RunFolder) -> None:
     run.lines = [line for line in run.lines if line["kind"] not in ("calibration", "link")]
     run.write()
@@ -100,7 +108,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
             "1 of 10 evaluations of valid",
         ],
     ),
-    "two resumes": (_resume_twice, ["from a checkpoint 2 times (at step 110, 100)"]),
+    "two resumes": (_resume_twice, ["taken up again 2 times (at step 110, 100)"]),
     "scrambled": (_scramble, ["metrics.jsonl: 3 damaged lines passed over (21, 41, 42)"]),
     "no identity": (
         _lose_identity,
@@ -109,6 +117,10 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
     "checkpoints": (
         _damage_checkpoint,
         ["weights.safetensors has 5 bytes", "step-00000080/state.json is in the index but not"],
+    ),
+    "no checkpoints": (
+        _lose_checkpoints,
+        ["step-00000080/weights.safetensors and 5 more files are in the index but not on this"],
     ),
     "no calibration": (_lose_calibration, ["no calibration line", "no link line"]),
 }

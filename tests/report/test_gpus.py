@@ -5,7 +5,7 @@ import pytest
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.gpus import GpuJudgement
-from report.run_folders import START, RunFolder, calm_run
+from report.run_folders import START, RunFolder, calm_run, grown_run
 
 
 def _gpu_run(path: Path) -> RunFolder:
@@ -78,3 +78,9 @@ def test_share_of_peak_arithmetic_by_hand(tmp_path: Path) -> None:
     # 1,000 tokens a second x 6e6 operations of 1e11 possible ones.
     found = _judge(calm_run(tmp_path))
     assert found.arithmetic_share == pytest.approx(1000 * 6e6 / 1e11)
+
+
+def test_share_of_peak_arithmetic_is_that_of_the_latest_workers(tmp_path: Path) -> None:
+    # 2,000 tokens a second on four workers.
+    found = _judge(grown_run(tmp_path))
+    assert found.arithmetic_share == pytest.approx(2000 * 6e6 / 4e11)

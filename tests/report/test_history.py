@@ -35,6 +35,30 @@ def test_a_resume_makes_void_what_lay_beyond_it(tmp_path: Path) -> None:
     assert [life.kind for life in history.lives] == ["start", "resume"]
 
 
+@pytest.mark.parametrize("kind", ["start", "resume"])
+def test_beginning_again_makes_everything_void(tmp_path: Path, kind: str) -> None:
+    """A run that was stopped before its first checkpoint; older versions wrote a second start."""
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 6):
+        run.train(step, loss=1.0)
+    run.evaluate(4, loss=9.0, bleu=1.0, seconds=3.0)
+    run.line("stop", 5, reason="error", detail="no space left")
+    run.begin(kind, 0)
+    for step in range(1, 4):
+        run.train(step, loss=2.0)
+    history, missing = _read(run)
+    assert not missing
+    assert history.train.step.tolist() == [1, 2, 3]
+    assert history.train.loss.tolist() == [2, 2, 2]
+    assert history.lost.step.tolist() == [1, 2, 3, 4, 5]
+    assert history.evaluations == ()
+    assert history.lost_evaluation_seconds == 3.0
+    assert history.stop is None
+    notices = load_evidence(tmp_path, START).missing
+    assert any("1 time (at step 0); 5 steps made in vain" in notice for notice in notices)
+
+
 def test_two_resumes_and_lines_in_another_style(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.begin()
@@ -117,6 +141,7 @@ def test_links_are_those_measured_last(tmp_path: Path) -> None:
     [
         ({"reason": "steps"}, 1e6, "finished"),
         ({"reason": "error", "detail": "out of memory"}, 0, "stopped"),
+        ({"reason": "signal", "detail": "SIGTERM"}, 1e6, "stopped"),
         (None, 10, "running"),
         (None, 1e6, "crashed"),
     ],
@@ -130,6 +155,28 @@ def test_the_state_of_a_run(
         run.line("stop", 60, **ending)
     run.write()
     assert load_evidence(tmp_path, run.clock + silence).state == state
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"), [("steps", "finished"), ("signal", "crashed"), ("error", "crashed")]
+)
+def test_a_resume_without_steps_leaves_a_finished_run_finished(
+    tmp_path: Path, reason: str, state: str
+) -> None:
+    """Older versions wrote it when a finished run was given its command again."""
+    run = calm_run(tmp_path)
+    run.lines[-1]["reason"] = reason
+    took = run.clock - START
+    run.clock += 86_400
+    run.hosts = ("gamma",)
+    run.begin("resume", 60)
+    evidence = load_evidence(run.write(), run.clock + 1e6)
+    assert evidence.state == state
+    assert evidence.hosts == ("alpha",)
+    if state == "finished":
+        assert evidence.history.last_time - evidence.history.first_time == pytest.approx(took)
+    run.train(61)
+    assert load_evidence(run.write(), run.clock + 1e6).state == "crashed"
 
 
 def test_a_run_that_has_not_started(tmp_path: Path) -> None:

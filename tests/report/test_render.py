@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from dragoman.cli import main
 from dragoman.errors import UserError
 from dragoman.report.plots.canvas import WIDE, Panel, Picture, Shape, render_svg
 from dragoman.report.render import write_report
@@ -111,6 +112,17 @@ def test_a_running_and_a_crashed_run(tmp_path: Path) -> None:
     run.write()
     assert "still running" in write_report(tmp_path, now=run.clock + 5).read_text()
     assert "broke off" in write_report(tmp_path, now=run.clock + 9_999).read_text()
+
+
+@pytest.mark.usefixtures("wide_only")
+def test_a_report_elsewhere_leaves_the_run_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = calm_run(tmp_path / "run").write()
+    main(["report", str(run), "--output", str(tmp_path / "out")])
+    assert capsys.readouterr().out == f"{tmp_path}/out/report.html\n"
+    assert (tmp_path / "out" / "report.md").is_file()
+    assert not (run / "report").exists()
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.cli import main
 from dragoman.errors import UserError
 from dragoman.report.calibrate import load_calibration
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings import analyse
 from dragoman.report.whatif import (
     GIGABIT,
     Calibration,
@@ -21,7 +24,8 @@ from dragoman.report.whatif_command import (
     text_table,
     whatif_command,
 )
-from report.run_folders import PARAMETERS, START, calm_run, pair_run
+from report.run_folders import PARAMETERS, START, calm_run, grown_run, pair_run
+from support import refusal
 
 BASE = 4 * 60_880_896
 TWO_MACHINES = Calibration(
@@ -103,11 +107,11 @@ def test_local_steps_by_hand() -> None:
     half = predict(TWO_MACHINES, Scenario(local_steps=50, compression="bf16"))
     assert half.seconds_exposed == pytest.approx((BASE / 2 / (0.95 * GIGABIT) + 2e-4) / 50)
     # In fragments it travels beside 50 steps of 0.6 s of computing: nothing is waited for.
-    spread = predict(TWO_MACHINES, Scenario(local_steps=50, fragments=4))
+    spread = predict(TWO_MACHINES, Scenario(local_steps=50, local_fragments=4))
     assert spread.seconds_exposed == 0
     assert spread.seconds_step == pytest.approx(0.63)
     # Over 1 Mbit/s an exchange takes longer than that, and every fragment has its two hops.
-    slow = Scenario(local_steps=50, fragments=4, bytes_per_second=GIGABIT / 1e3)
+    slow = Scenario(local_steps=50, local_fragments=4, bytes_per_second=GIGABIT / 1e3)
     took = BASE / (GIGABIT / 1e3) + 4 * 2 * 1e-4
     assert predict(TWO_MACHINES, slow).seconds_exposed == pytest.approx((took - 50 * 0.6) / 50)
 
@@ -120,7 +124,7 @@ def test_overlap_hides_no_more_than_the_backward_pass() -> None:
     fast = predict(hiding, Scenario(bytes_per_second=BASE / 0.1))
     assert fast.seconds_exposed == pytest.approx(0.05)
     # Four times the batch: only the last quarter's backward pass runs beside the exchange.
-    more = predict(hiding, Scenario(bytes_per_second=GIGABIT / 10, accumulation=4))
+    more = predict(hiding, Scenario(bytes_per_second=GIGABIT / 10, batch_factor=4))
     assert more.seconds_exposed == pytest.approx(slow.seconds_exposed)
     assert more.seconds_compute == pytest.approx(2.4)
     # Twice the workers have half the micro-batches of two: the backward pass is as long.
@@ -140,7 +144,7 @@ def test_one_machine_needs_no_network() -> None:
     ("scenario", "problem"),
     [
         (Scenario(machines=4, workers=2), "every machine needs a worker"),
-        (Scenario(fragments=4), "need at least as many local steps"),
+        (Scenario(local_fragments=4), "need at least as many local steps"),
         (Scenario(local_steps=8, compression="powersgd"), "powersgd works on gradients"),
     ],
 )
@@ -191,6 +195,61 @@ def test_calibration_of_a_run_with_local_steps(tmp_path: Path) -> None:
     assert "an exchange every step" in dict(usual_questions(found))
 
 
+def test_the_first_line_says_how_far_it_is_from_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # 0.5 s were waited for an exchange that takes 0.4 s alone: nothing explains the rest.
+    run = pair_run(tmp_path, exposed=0.5, goodput=10_000_000.0, all_reduce=0.4).write()
+    found = load_calibration(run)
+    assert found.overlap == 0
+    assert predict(found, Scenario()).seconds_step == pytest.approx(0.5 + 0.402)
+    whatif_command(run, WhatifOptions(), now=START)
+    assert "steps of 1.00 s; the first line, the run itself, is -9.8% off" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_every_fragment_has_its_hops(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, exposed=0.0, all_reduce=None)
+    assert run.settings is not None
+    run.settings += '\n[distributed]\nsync = "local"\nlocal_steps = 8\nlocal_fragments = 4\n'
+    for line in run.lines:
+        if line["kind"] == "calibration":
+            line["bytes_per_step"] = 4 * PARAMETERS / 8
+    findings = analyse(load_evidence(run.write(), START))
+    # 4 MB over 8 MB/s, and two latencies for each of four fragments.
+    assert findings.network is not None
+    assert findings.network.theory_seconds == pytest.approx(0.5 + 4 * 2 * 0.001)
+    assert findings.calibration is not None
+    assert findings.calibration.exchange_seconds == pytest.approx(0.5 + 4 * 2 * 0.001)
+
+
+@pytest.mark.parametrize("all_reduce", [None, 0.502])
+def test_an_exchange_by_powersgd_is_never_measured_alone(
+    tmp_path: Path, all_reduce: float | None
+) -> None:
+    """Older runs noted the sum of a whole gradient, which no step of theirs ever made."""
+    run = pair_run(tmp_path, exposed=0.02, all_reduce=all_reduce)
+    for line in run.lines:
+        if line["kind"] == "calibration":
+            line |= {"compression": "powersgd", "bytes_per_step": 96_000}
+    found = load_calibration(run.write())
+    assert found.seconds_overhead == 0
+    plain = predict(found, Scenario(compression="none"))
+    assert plain.seconds_exposed == pytest.approx(0.502)
+    # Without a link nothing is known of an exchange, least of all of one without compression.
+    run.lines = [line for line in run.lines if line["kind"] != "link"]
+    found = load_calibration(run.write())
+    assert predict(found, Scenario(compression="none")).seconds_step < 1
+
+
+def test_a_calibration_is_that_of_the_latest_workers(tmp_path: Path) -> None:
+    found = load_calibration(grown_run(tmp_path).write())
+    assert found.workers == 4
+    assert found.seconds_compute == pytest.approx(0.4)
+    assert found.seconds_step == pytest.approx(0.5)
+
+
 def test_a_run_on_one_machine_can_be_asked_too(tmp_path: Path) -> None:
     found = load_calibration(calm_run(tmp_path).write())
     assert math.isinf(found.bytes_per_second)
@@ -225,17 +284,28 @@ def test_the_command_without_options_asks_the_usual(
     whatif_command(calm_run(tmp_path).write(), WhatifOptions(), now=START)
     text = capsys.readouterr().out
     assert "network of 10 Gb/s" in text
-    assert "by construction" in text
+    assert "steps of 1.00 s; the first line, the run itself, is +0.0% off" in " ".join(text.split())
+
+
+def test_the_options_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(pair_run(tmp_path).write())
+    options = ["--local-steps", "8", "--local-fragments", "2", "--batch-factor", "4"]
+    main(["whatif", run, *options, "--compression", "fp16"])
+    assert "\nfp16, 8 local steps, 2 fragments, 4 x batch " in capsys.readouterr().out
+    code, words = refusal(capsys, "whatif", run, "--compression", "zip")
+    assert code == 2
+    assert "invalid choice: 'zip'" in words
 
 
 def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
-    options = WhatifOptions(bandwidth="fast", workers=0, compression="zip", price_per_hour=-1)
+    options = WhatifOptions(bandwidth="fast", workers=0, price_per_hour=-1)
     with pytest.raises(UserError) as problem:
         whatif_command(tmp_path, options)
     assert str(problem.value).splitlines() == [
         "--price-per-hour -1: must not be below 0",
         "--workers 0: must be above 0",
-        "--compression zip: one of none, bf16, fp16, powersgd",
         "bandwidth 'fast': write a number and a unit, as in 10Gbit or 100Mbit",
     ]
 

@@ -114,13 +114,13 @@ def measure_steps(train: TrainSteps) -> StepTimes | None:
 
 
 def judge_network(evidence: Evidence, times: StepTimes) -> Network:
-    """Weigh what the steps waited for against what the links can carry."""
-    steady = steady_steps(evidence.history.train)
+    """Weigh what the latest workers' steps waited for against what their links can carry."""
+    steady = steady_steps(evidence.history.latest_steps)
     calibration, local_steps = evidence.history.calibration, evidence.local_steps
     exposed = times.phases["exposed communication"]
     straggler = _find_straggler(evidence, steady)
     waited = min(straggler.seconds if straggler else 0.0, exposed)
-    all_reduce = calibration.seconds_all_reduce if calibration else None
+    all_reduce = calibration.exchange_alone if calibration else None
     theory = _exchange_in_theory(evidence)
     model_infinite, model = None, None
     if calibration and calibration.seconds_compute:
@@ -156,7 +156,7 @@ def _exchange_in_theory(evidence: Evidence) -> float | None:
     if not calibration or not calibration.bytes_per_step or not np.isfinite(evidence.goodput):
         return None
     sent = evidence.local_steps * calibration.bytes_per_step
-    hops = 2 * (len(evidence.hosts) - 1)
+    hops = 2 * (len(evidence.hosts) - 1) * evidence.local_fragments
     return sent / evidence.goodput + hops * evidence.latency
 
 

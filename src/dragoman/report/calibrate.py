@@ -23,8 +23,13 @@ from dragoman.report.wording import in_time
 def load_calibration(run: Path) -> Calibration:
     """Read what a prediction starts from."""
     evidence = load_evidence(run, time.time())
-    times = measure_steps(evidence.history.train)
+    times = measure_steps(evidence.history.latest_steps)
     found = calibrate(evidence, times, judge_network(evidence, times)) if times else None
+    return demand_calibration(run, found)
+
+
+def demand_calibration(run: Path, found: Calibration | None) -> Calibration:
+    """Refuse a run that measured too little for a prediction."""
     if found is None:
         raise UserError(
             f"{run} has no timed steps, or does not say how large its model is: a prediction "
@@ -38,12 +43,14 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
     line, compute = evidence.history.calibration, times.phases["compute"]
     if not evidence.parameters or not math.isfinite(compute):
         return None
-    steady = steady_steps(evidence.history.train)
+    steady = steady_steps(evidence.history.latest_steps)
     compression = line.compression if line and line.compression in COMPRESSED else "none"
     exposed = network.local_steps * _known(network.network_seconds)
     # Where nobody measured an exchange, all of it is taken to have been exposed.
     exchange = network.exchange_seconds or exposed
-    overhead = max(0.0, exchange - (network.theory_seconds or 0.0))
+    overhead = max(0.0, exchange - (network.theory_seconds or 0.0)) / COMPRESSED[compression]
+    if compression == "powersgd":
+        overhead = 0.0  # Its exchange is never measured alone.
     micro_batches = _micro_batches(evidence, float(np.nanmedian(steady.slots)))
     could_hide = min(exchange, BACKWARD_SHARE * compute / micro_batches)
     return Calibration(
@@ -55,14 +62,14 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
         seconds_optimizer=_known(times.phases["optimizer"]),
         seconds_fixed=_known(times.phases["data"]) + _known(times.phases["other"]),
         seconds_straggling=_known(network.exposed_seconds - network.network_seconds),
-        seconds_overhead=overhead / COMPRESSED[compression],
+        seconds_overhead=overhead,
         seconds_step=times.mean,
         overlap=min(max((exchange - exposed) / could_hide, 0.0), 1.0) if could_hide > 0 else 0.0,
         bytes_per_second=evidence.goodput,
         latency_seconds=evidence.latency,
         compression=compression,
         local_steps=network.local_steps,
-        fragments=evidence.fragments,
+        local_fragments=evidence.local_fragments,
         micro_batches=micro_batches,
         device=evidence.life.device if evidence.life else "cpu",
     )
@@ -73,7 +80,8 @@ def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -
     error = round(100 * (predicted_seconds / times.mean - 1), 1) + 0.0
     words = (
         "Every line is predicted from this run's own measurements. The model is fitted to the "
-        f"run's steps, so that the first line meets them by construction ({error:+.1f}%)."
+        f"run's steps of {in_time(times.mean)}; the first line, the run itself, is {error:+.1f}% "
+        "off."
     )
     if network.model_seconds is None:
         return (

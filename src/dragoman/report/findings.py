@@ -29,6 +29,7 @@ class Findings:
     law: Law | None
     gpus: GpuJudgement
     times: StepTimes | None
+    latest_times: StepTimes | None  # Of the steps that the latest workers made.
     network: Network | None
     correlation: TrafficCorrelation | None
     calibration: Calibration | None
@@ -39,9 +40,9 @@ def analyse(evidence: Evidence) -> Findings:
     """Make every analysis."""
     train, evaluations = evidence.history.train, evidence.evaluations
     law = law_of(evidence.settings)
-    times = measure_steps(train)
-    network = judge_network(evidence, times) if times else None
-    calibration = calibrate(evidence, times, network) if times and network else None
+    latest = measure_steps(evidence.history.latest_steps)
+    network = judge_network(evidence, latest) if latest else None
+    calibration = calibrate(evidence, latest, network) if latest and network else None
     questions = usual_questions(calibration) if calibration else []
     return Findings(
         duration=split_duration(evidence.history),
@@ -49,7 +50,8 @@ def analyse(evidence: Evidence) -> Findings:
         overfitting=judge_overfitting(evaluations),
         law=law,
         gpus=judge_gpus(evidence),
-        times=times,
+        times=measure_steps(train),
+        latest_times=latest,
         network=network,
         correlation=correlate_with_steps(evidence) if len(evidence.hosts) > 1 else None,
         calibration=calibration,

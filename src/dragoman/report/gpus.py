@@ -144,7 +144,7 @@ def _merge(cause: str, parts: Sequence[Dips], gpus: int) -> Dips:
 def _arithmetic_share(evidence: Evidence) -> float | None:
     """Floating-point operations made, as part of what the devices could have made."""
     calibration = evidence.history.calibration
-    steady = steady_steps(evidence.history.train)
+    steady = steady_steps(evidence.history.latest_steps)
     if calibration is None or not calibration.arithmetic_per_token or not calibration.peak_flops:
         return None
     seconds = float(np.nansum(steady.seconds))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dragoman.config import PRESETS, ScheduleSettings
+from dragoman.config import PRESETS, SCHEDULES_WITH_END, ScheduleSettings
 from dragoman.report.evidence.records import Evaluations, TrainSteps
 from dragoman.report.intervals import Trend, trend
 from dragoman.report.series import NAN, Bools, Floats
@@ -87,10 +87,14 @@ class Law:
             f"{schedule.decay_steps:,} of {self.total_steps or 0:,} steps",
         }[schedule.kind]
 
+    @property
+    def has_end(self) -> bool:
+        """Whether the schedule ends with the run, so that the run cannot be made longer."""
+        return self.schedule.kind in SCHEDULES_WITH_END
+
     def has_run_down(self, rate: float) -> bool:
         """Whether a schedule that has an end has come near it."""
-        has_end = self.schedule.kind in ("cosine", "warmup_stable_decay")
-        return bool(has_end and rate < RATE_HAS_RUN_DOWN.value * self.peak)
+        return bool(self.has_end and rate < RATE_HAS_RUN_DOWN.value * self.peak)
 
 
 def law_of(settings: Mapping[str, Any]) -> Law | None:

@@ -39,8 +39,8 @@ _STATES = {
 }
 
 
-def write_report(run: Path, now: float | None = None) -> Path:
-    """Read a run folder and write its report into it; return the path of the page."""
+def write_report(run: Path, now: float | None = None, output: Path | None = None) -> Path:
+    """Read a run folder and write its report, into it or elsewhere; return the page's path."""
     moment = time.time() if now is None else now
     evidence = load_evidence(run, moment)
     findings = analyse(evidence)
@@ -54,8 +54,9 @@ def write_report(run: Path, now: float | None = None) -> Path:
         "report.md": render("report.md.jinja", values),
         "report.html": render("report.html.jinja", values),
     }
-    write_files(run / "report", files)
-    return run / "report" / "report.html"
+    folder = output or run / "report"
+    write_files(folder, files)
+    return folder / "report.html"
 
 
 def _page_values(
@@ -115,10 +116,10 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
 
 def _trust(findings: Findings) -> str:
     """How far the predictions can be trusted."""
-    if not findings.predictions or findings.times is None or findings.network is None:
+    if not findings.predictions or findings.latest_times is None or findings.network is None:
         return ""
     own = findings.predictions[0]
-    words = describe_fit(findings.times, findings.network, own.seconds_step)
+    words = describe_fit(findings.latest_times, findings.network, own.seconds_step)
     if own.machines == 1:
         words += (
             " This run had one machine: the other lines ask about a second one, at 1 Gb/s where "

@@ -24,7 +24,6 @@ class Windows:
     start: Floats
     seconds_per_step: Floats
     bytes_per_second: Floats
-    bytes_per_step: Floats
 
     def __len__(self) -> int:
         return len(self.start)
@@ -53,8 +52,8 @@ class TrafficCorrelation:
 
 
 def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
-    """Traffic of every machine with samples during training."""
-    train = evidence.history.train
+    """Traffic of every machine with samples while the latest workers trained."""
+    train = evidence.history.latest_steps
     found = []
     for machine in evidence.machines:
         windows = training_windows(evidence, machine)
@@ -101,8 +100,8 @@ def rates_of(time: Floats, counter: Floats) -> Floats:
 
 
 def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
-    """Cut the run into windows and keep those in which it only trained."""
-    train = evidence.history.train
+    """Cut the run into windows and keep those in which the latest workers only trained."""
+    train = evidence.history.latest_steps
     if len(train) < _STEPS_PER_WINDOW or len(machine) < 2 or not machine.interface:
         return None
     width = _window_seconds(evidence, train)
@@ -134,7 +133,6 @@ def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
         start=edges[:-1][good],
         seconds_per_step=(training_seconds / np.where(good, steps, 1))[good],
         bytes_per_second=sent[good] / width,
-        bytes_per_step=(sent / np.where(good, steps, 1))[good],
     )
 
 

@@ -50,7 +50,7 @@ class Calibration:
     latency_seconds: float = 0.0
     compression: str = "none"
     local_steps: int = 1  # From one exchange to the next.
-    fragments: int = 1  # Parts of an exchange, spread over the local steps.
+    local_fragments: int = 1  # Parts of an exchange, spread over the local steps.
     micro_batches: float = 1.0
     device: str = "cuda"
 
@@ -65,7 +65,7 @@ class Calibration:
         """One exchange, nothing hidden."""
         if self.workers < 2:
             return 0.0
-        hops = 2 * (self.machines - 1) * self.fragments
+        hops = 2 * (self.machines - 1) * self.local_fragments
         seconds = self.sent_bytes / self.bytes_per_second + hops * self.latency_seconds
         seconds += COMPRESSED[self.compression] * self.seconds_overhead
         if self.compression == "powersgd" and self.device == "cpu":
@@ -80,7 +80,7 @@ class Calibration:
             # Only the last micro-batch's backward pass runs beside the exchange.
             backward = BACKWARD_SHARE * self.seconds_compute / self.micro_batches
             return self.overlap * min(exchange, backward)
-        if self.fragments == 1:
+        if self.local_fragments == 1:
             return 0.0
         return min(exchange, self.local_steps * self.seconds_compute)
 
@@ -95,8 +95,8 @@ class Scenario:
     workers: int | None = None
     compression: str | None = None
     local_steps: int | None = None
-    fragments: int | None = None
-    accumulation: float = 1.0  # Times the tokens of a step.
+    local_fragments: int | None = None
+    batch_factor: float = 1.0  # Times the tokens of a step.
     device_speed: float = 1.0  # Times the speed of the devices.
 
     def apply_to(self, run: Calibration) -> Calibration:
@@ -106,16 +106,16 @@ class Scenario:
             run,
             machines=machines,
             workers=workers,
-            tokens_per_step=run.tokens_per_step * self.accumulation,
+            tokens_per_step=run.tokens_per_step * self.batch_factor,
             seconds_compute=run.seconds_compute
-            * (run.workers / workers * self.accumulation / self.device_speed),
+            * (run.workers / workers * self.batch_factor / self.device_speed),
             seconds_optimizer=run.seconds_optimizer / self.device_speed,
             seconds_straggling=run.seconds_straggling / self.device_speed if workers > 1 else 0.0,
-            micro_batches=max(1.0, run.micro_batches * self.accumulation * run.workers / workers),
+            micro_batches=max(1.0, run.micro_batches * self.batch_factor * run.workers / workers),
             **{
                 name: value
                 for name in ("bytes_per_second", "latency_seconds", "compression")
-                + ("local_steps", "fragments")
+                + ("local_steps", "local_fragments")
                 if (value := getattr(self, name)) is not None
             },
         )
@@ -137,8 +137,8 @@ def _check(run: Calibration) -> None:
         raise UserError(
             f"{run.machines} machines for {run.workers} workers: every machine needs a worker"
         )
-    if run.fragments > run.local_steps:
-        raise UserError(f"{run.fragments} fragments need at least as many local steps")
+    if run.local_fragments > run.local_steps:
+        raise UserError(f"{run.local_fragments} fragments need at least as many local steps")
     if run.local_steps > 1 and run.compression == "powersgd":
         raise UserError("powersgd works on gradients: with local steps take none, bf16 or fp16")
 
@@ -175,7 +175,7 @@ def predict(
     exposed = (run.exchange_seconds - run.hidden_seconds) / run.local_steps
     fixed = run.seconds_fixed + run.seconds_optimizer
     seconds = run.seconds_compute + fixed + run.seconds_straggling + exposed
-    hours = None if steps is None else steps / scenario.accumulation * seconds / 3600
+    hours = None if steps is None else steps / scenario.batch_factor * seconds / 3600
     price = price_per_machine_hour
     return Prediction(
         label=label,
@@ -224,13 +224,13 @@ def usual_questions(run: Calibration) -> list[tuple[str, Scenario]]:
         (f"{other} compression".replace("none", "no"), replace(here, compression=other))
     )
     if run.local_steps > 1:
-        every_step = replace(here, local_steps=1, fragments=1)
+        every_step = replace(here, local_steps=1, local_fragments=1)
         questions.append(("an exchange every step", every_step))
     else:
         local = replace(here, local_steps=USUAL_LOCAL_STEPS, compression="bf16")
         questions.append((f"{USUAL_LOCAL_STEPS} local steps, bf16", local))
     questions += [
-        ("4 times the batch", replace(here, accumulation=4)),
+        ("4 times the batch", replace(here, batch_factor=4)),
         ("devices twice as fast", replace(here, device_speed=2)),
     ]
     usual = here.apply_to(run)

@@ -8,12 +8,11 @@ from pathlib import Path
 from textwrap import fill
 
 from dragoman.errors import UserError
-from dragoman.report.calibrate import describe_fit
+from dragoman.report.calibrate import demand_calibration, describe_fit
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.whatif import (
     ASSUMPTIONS,
-    COMPRESSED,
     USUAL_LOCAL_STEPS,
     Calibration,
     Prediction,
@@ -34,8 +33,8 @@ class WhatifOptions:
     workers: int | None = None
     compression: str | None = None
     local_steps: int | None = None
-    fragments: int | None = None
-    accumulation: float = 1.0  # Times the tokens of a step.
+    local_fragments: int | None = None
+    batch_factor: float = 1.0  # Times the tokens of a step.
     device_speed: float = 1.0  # Times the speed of the devices.
     steps: int | None = None  # For hours and cost; default: as many as the run made.
     price_per_hour: float | None = None  # Of one machine.
@@ -46,8 +45,8 @@ _ABOVE_ZERO = (
     "machines",
     "workers",
     "local_steps",
-    "fragments",
-    "accumulation",
+    "local_fragments",
+    "batch_factor",
     "device_speed",
     "steps",
 )
@@ -58,12 +57,10 @@ def whatif_command(run: Path, options: WhatifOptions, now: float | None = None) 
     scenario = scenario_of(options)
     evidence = load_evidence(run, time.time() if now is None else now)
     findings = analyse(evidence)
-    times, network, calibration = findings.times, findings.network, findings.calibration
-    if times is None or network is None or calibration is None:
-        raise UserError(
-            f"{run} has no timed steps, or does not say how large its model is: a prediction "
-            "needs both; let the run make a few steps first"
-        )
+    calibration = demand_calibration(run, findings.calibration)
+    times, network = findings.latest_times, findings.network
+    assert times is not None
+    assert network is not None
     steps = options.steps or evidence.history.train.last_step
     questions = questions_of(scenario, calibration)
     rows = whatif_table(calibration, questions, steps, options.price_per_hour)
@@ -90,8 +87,6 @@ def scenario_of(options: WhatifOptions) -> Scenario:
         for name in _ABOVE_ZERO
         if (value := getattr(options, name)) is not None and value <= 0
     ]
-    if options.compression is not None and options.compression not in COMPRESSED:
-        problems.append(f"--compression {options.compression}: one of {', '.join(COMPRESSED)}")
     bandwidth = None
     try:
         bandwidth = parse_bandwidth(options.bandwidth) if options.bandwidth else None
@@ -131,8 +126,8 @@ def _label(scenario: Scenario) -> str:
         plural(scenario.workers, "worker") if scenario.workers else "",
         scenario.compression or "",
         plural(scenario.local_steps, "local step") if scenario.local_steps else "",
-        plural(scenario.fragments, "fragment") if scenario.fragments else "",
-        f"{scenario.accumulation:g} x batch" if scenario.accumulation != 1 else "",
+        plural(scenario.local_fragments, "fragment") if scenario.local_fragments else "",
+        f"{scenario.batch_factor:g} x batch" if scenario.batch_factor != 1 else "",
         f"{scenario.device_speed:g} x device speed" if scenario.device_speed != 1 else "",
     ]
     return ", ".join(part for part in parts if part)

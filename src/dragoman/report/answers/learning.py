@@ -38,7 +38,7 @@ def fully_trained(evidence: Evidence, findings: Findings) -> Answer:
         answer=_convergence_words(found, evidence),
         evidence=facts_of(found) | _best(evidence.evaluations),
         confidence=_convergence_confidence(found),
-        next_step=_convergence_advice(found, evidence),
+        next_step=_convergence_advice(found, evidence, findings.law),
     )
 
 
@@ -62,7 +62,7 @@ def _convergence_words(found: Convergence, evidence: Evidence) -> str:
     if found.bleu:
         low, high = found.bleu.low, found.bleu.high
         changes.append(f"BLEU by {found.bleu.expected:+.2f} ({low:+.2f} to {high:+.2f})")
-    stopped = "is" if evidence.state == "running" else "was stopped while it was"
+    stopped = "is" if evidence.state == "running" else "ended while it was"
     judgement = {
         "nothing to gain": "That would not be worth the time.",
         "still improving": f"The run {stopped} still improving.",
@@ -86,21 +86,24 @@ def _convergence_confidence(found: Convergence) -> Confidence:
     return "high" if both and many and not found.has_run_down else "medium"
 
 
-def _convergence_advice(found: Convergence, evidence: Evidence) -> str:
-    steps = in_count(FURTHER_STEPS * evidence.history.train.last_step)
+def _convergence_advice(found: Convergence, evidence: Evidence, law: Law | None) -> str:
+    last_step = evidence.history.train.last_step
+    steps = in_count(FURTHER_STEPS * last_step)
     reason = found.reason
-    if reason == "gain within noise" and found.has_run_down:
+    if law is not None and law.has_end and reason in ("still improving", "gain within noise"):
+        if last_step < (law.total_steps or 0):
+            return f"Go on to the schedule's end, step {law.total_steps:,}."
         reason = "improving as the rate runs down"  # There is no going on from its end.
     return {
-        "diverged": f"Resume from a checkpoint before step {found.diverged_at or 0:,} with a lower "
-        "peak learning rate or a longer warm-up, or train in bfloat16 or float32.",
+        "diverged": "Start a new run with a lower learning rate or a longer warm-up, or in "
+        "bfloat16 or float32.",
         "few evaluations": f"Evaluate more often: at least {3 * _NEEDED} evaluations over the run "
         "(evaluation.every_steps).",
         "nothing to gain": "Stop here, average the last checkpoints (`--average`), or spend the "
         "time on a larger model or more data.",
-        "still improving": f"Go on: raise training.steps to {steps} and give the same command "
-        "again.",
-        "improving as the rate runs down": f"To find out, start another run with a schedule of "
+        "still improving": f"Go on: raise training.steps to {steps}, or whichever limit ended the "
+        "run, and give the same command again.",
+        "improving as the rate runs down": f"To find out, start a new run with a schedule of "
         f"{steps} steps, and compare the two.",
         "gain within noise": "Evaluate more often or on more sentences, or simply go on for a "
         "while.",
@@ -177,13 +180,14 @@ def _overfitting_advice(found: Overfitting) -> str:
         "at its minimum": "Nothing to do.",
         "rise within noise": "Watch the next evaluations; the checkpoint with the best loss is "
         "kept.",
-        "turned, no training sample": "Set evaluation.train_sample_pairs and resume.",
-        "turned with the training sample": "Lower the learning rate, and resume from the best "
-        "checkpoint.",
-        "turned but BLEU rises": "Use the checkpoint with the best BLEU; more dropout or label "
-        "smoothing makes the model less sure of itself.",
-        "turned while training falls": f"Use the checkpoint of step {found.best_step:,}; raise "
-        "dropout, add data, or take a smaller model.",
+        "turned, no training sample": "Start a new run that measures the training sample too "
+        "(evaluation.train_sample_pairs).",
+        "turned with the training sample": "Use the checkpoint with the best loss, or start a new "
+        "run with a lower learning rate.",
+        "turned but BLEU rises": "Use the checkpoint with the best BLEU; in a new run, more "
+        "dropout or label smoothing makes the model less sure of itself.",
+        "turned while training falls": f"Use the checkpoint of step {found.best_step:,}, or start "
+        "a new run with more dropout, more data or a smaller model.",
     }[found.reason]
 
 
@@ -212,7 +216,7 @@ def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
         }
         facts["largest_deviation_from_law"] = deviation
     kind = law.schedule.kind if law else str(evidence.setting("schedule", "kind") or "unclear")
-    advice = "Look for a resume with other schedule settings, or another version of Dragoman."
+    advice = "Look for a config.toml that was changed, or another version of Dragoman."
     if law is None:
         advice = "Keep config.toml in the run folder: the law is read from it."
     return Answer(

@@ -86,7 +86,10 @@ def _gpu_advice(findings: Findings, on_gpus: bool) -> str:
     worst = max(found.dips, key=lambda dip: dip.seconds, default=None)
     if worst is not None and worst.cause != "training":
         return f"Most idle time falls into {worst.cause}s: make them rarer or shorter."
-    return "Give the GPUs more to do at once (batches.rows_per_device), or look at data loading."
+    return (
+        "Look at data loading, or start a new run that gives the GPUs more to do at once "
+        "(batches.rows_per_device)."
+    )
 
 
 def step_time(evidence: Evidence, findings: Findings) -> Answer:
@@ -109,13 +112,21 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
         f"{in_time(times.percentile_5)}, 5% over {in_time(times.percentile_95)}), evaluations "
         "and checkpoints excluded."
     )
+    if parts:
+        words += f" It went into {parts}."
+    latest = findings.latest_times
+    if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
+        words += (
+            f" The workers changed on the way: with the latest {evidence.workers:,} a step took "
+            f"{in_time(latest.mean)}."
+        )
     return Answer(
         id="step_time",
         question=question,
         verdict=times.mean,
         headline=in_time(times.mean),
         note=f"median {in_time(times.median)}",
-        answer=f"{words} It went into {parts}." if parts else words,
+        answer=words,
         evidence=facts_of(times),
         confidence="high" if known and times.steps >= STEPS_FOR_CONFIDENCE.value else "medium",
         next_step=_step_advice(largest_first[0] if known else "", times),
@@ -129,6 +140,7 @@ def _step_advice(largest: str, times: StepTimes) -> str:
         "data": "The trainer waits for batches: look at the disk and at other load.",
         "compute": "Compute is the largest part, as it should be.",
         "exposed communication": "Look at the network's answer and the what-if table.",
-        "optimizer": "Accumulate more rows per step: the update's cost is per step.",
+        "optimizer": "The update's cost is per step: start a new run with more "
+        "batches.tokens_per_step.",
         "other": "The time is spent outside the phases: look for other load on the machine.",
     }.get(largest, "The steps do not say where their time went.")

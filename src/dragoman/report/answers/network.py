@@ -23,7 +23,7 @@ from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in
 
 def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by exposed communication, against what bytes and links can explain."""
-    found, times = findings.network, findings.times
+    found, times = findings.network, findings.latest_times
     question = "Was the network the bottleneck?"
     if found is None or times is None:
         words = "No step has been measured, so nothing can be said."
@@ -41,7 +41,7 @@ def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
         tone=tones.get(found.verdict, "plain"),
         note=note if np.isfinite(found.network_share) else "",
         answer=_network_words(found, times),
-        evidence=facts_of(found) | {"seconds_per_step": times.mean},
+        evidence=facts_of(found) | {"seconds_per_step": times.mean, "steps": times.steps},
         confidence="low" if found.verdict == "unclear" else confidence,
         next_step=_network_advice(found, times, findings),
     )
@@ -54,9 +54,15 @@ def _network_words(found: Network, times: StepTimes) -> str:
         return "The steps do not say how long they waited for gradients of other machines."
     words = (
         f"Steps take {in_time(times.mean)} on average, {in_time(found.network_seconds)} of it "
-        f"({in_percent(found.network_share)}) waiting for the network; on an infinite network "
-        f"they would take {in_time(found.infinite_network_seconds)}."
+        f"({in_percent(found.network_share)}) waiting for the network. On an infinite network "
+        f"they would take the rest, {in_time(found.infinite_network_seconds)}"
     )
+    if found.model_infinite_seconds is not None:
+        words += (
+            f"; compute measured alone and the other phases add up to "
+            f"{in_time(found.model_infinite_seconds)}"
+        )
+    words += "."
     if found.traffic:
         busiest = max(found.traffic, key=lambda traffic: traffic.bytes_per_second)
         words += f" {busiest.host} sent {in_bits_per_second(busiest.bytes_per_second)}"
@@ -107,18 +113,21 @@ def _remedy(findings: Findings) -> str:
     """The cheapest way to send less that the run does not use yet."""
     calibration = findings.calibration
     if calibration is None:
-        return "Send less: in 16 bits (distributed.compression) or with local steps."
+        return "Send less in a new run: 16 bits (distributed.compression) or local steps."
     if calibration.compression == "none":
         seconds = predict(calibration, Scenario(compression="bf16")).seconds_step
         return (
-            f'Set distributed.compression = "bf16": {in_time(seconds)} a step are predicted. Local '
-            "steps or a faster link save more."
+            f'Start a new run with distributed.compression = "bf16": {in_time(seconds)} a step are '
+            "predicted. Local steps or a faster link save more."
         )
     if calibration.local_steps > 1:
-        return "Make distributed.local_steps larger, or cut them into local_fragments."
+        return (
+            "Start a new run with more distributed.local_steps, or cut them into "
+            "distributed.local_fragments."
+        )
     local = Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS)
     return (
-        f"Send less often: with {USUAL_LOCAL_STEPS} local steps (distributed.sync) "
+        f"Send less often in a new run: with {USUAL_LOCAL_STEPS} local steps (distributed.sync) "
         f"{in_time(predict(calibration, local).seconds_step)} a step are predicted. A faster link "
         "costs no quality."
     )

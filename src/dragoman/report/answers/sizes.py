@@ -81,8 +81,8 @@ def _duration_advice(parts: Mapping[str, float], wall: float) -> str:
     if parts[largest] < MUCH_ELSEWHERE.value * wall:
         return "Nothing to do: the run spent its time training."
     return {
-        "evaluation": "Evaluate less often (evaluation.every_steps), or score BLEU on fewer "
-        "sentences (evaluation.bleu_pairs).",
+        "evaluation": "Evaluate less often (evaluation.every_steps), or start a new run that "
+        "scores BLEU on fewer sentences (evaluation.bleu_pairs).",
         "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
         "restarts": "Find the cause of the restarts (train.log names the first one), and save "
         "more often so that less is lost.",

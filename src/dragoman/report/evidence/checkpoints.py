@@ -1,11 +1,12 @@
 """checkpoints/ -> which checkpoints are kept, and how large each file is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dragoman.report.evidence.json_lines import number_or_none, read_json, table_of, whole_number
+from dragoman.report.wording import plural
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def read_checkpoints(folder: Path, missing: list[str]) -> CheckpointIndex:
     listed = index.get("checkpoints")
     if not isinstance(listed, list):
         return _from_folders(folder)
-    entries = [_from_entry(table_of(entry), folder, missing) for entry in listed]
+    entries = [_from_entry(table_of(entry)) for entry in listed]
+    missing += _differences(folder, entries)
     kept = tuple(sorted(entries, key=lambda item: item.step))
     named = {item.name: item for item in kept}
     return CheckpointIndex(
@@ -55,21 +57,30 @@ def read_checkpoints(folder: Path, missing: list[str]) -> CheckpointIndex:
     )
 
 
-def _from_entry(entry: Mapping[str, Any], folder: Path, missing: list[str]) -> SavedCheckpoint:
-    name = str(entry.get("name", ""))
+def _differences(folder: Path, entries: Sequence[SavedCheckpoint]) -> list[str]:
+    """Files that are not as the index says; those that are absent in one line."""
+    absent, notices = [], []
+    for entry in entries:
+        for file, size in entry.files.items():
+            path = folder / entry.name / file
+            if not path.is_file():
+                absent.append(f"checkpoints/{entry.name}/{file}")
+            elif path.stat().st_size != size:
+                notices.append(
+                    f"checkpoints/{entry.name}/{file} has {path.stat().st_size:,} bytes, "
+                    f"the index says {size:,}: it is damaged"
+                )
+    if absent:
+        more = f" and {plural(len(absent) - 1, 'more file')} are" if len(absent) > 1 else " is"
+        notices.append(f"{absent[0]}{more} in the index but not on this disk")
+    return notices
+
+
+def _from_entry(entry: Mapping[str, Any]) -> SavedCheckpoint:
     described = table_of(entry.get("files"))
     files = {file: whole_number(table_of(value).get("bytes")) for file, value in described.items()}
-    for file, size in files.items():
-        path = folder / name / file
-        if not path.is_file():
-            missing.append(f"checkpoints/{name}/{file} is in the index but not on this disk")
-        elif path.stat().st_size != size:
-            missing.append(
-                f"checkpoints/{name}/{file} has {path.stat().st_size:,} bytes, "
-                f"the index says {size:,}: it is damaged"
-            )
     return SavedCheckpoint(
-        name=name,
+        name=str(entry.get("name", "")),
         step=whole_number(entry.get("step")),
         files=files,
         loss=number_or_none(entry.get("loss")),

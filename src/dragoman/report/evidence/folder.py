@@ -50,8 +50,8 @@ class Evidence:
 
     @property
     def life(self) -> Life | None:
-        """The latest start, resume or restart."""
-        return self.history.lives[-1] if self.history.lives else None
+        """The latest start, resume or restart that made steps, or else the latest."""
+        return self.history.life
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Evidence:
         return max(1, int(self.setting("distributed", "local_steps") or 1))
 
     @property
-    def fragments(self) -> int:
+    def local_fragments(self) -> int:
         """Parts of an exchange that travel one after the other."""
         if self.local_steps == 1:
             return 1
@@ -171,7 +171,7 @@ def _state(history: History, machines: tuple[Machine, ...], now: float) -> State
     if not history.lives and not len(history.train):
         return "not started"
     if history.stop is not None:
-        return "stopped" if history.stop.reason in ("error", "signal") else "finished"
+        return "finished" if history.stop.is_finish else "stopped"
     newest = [history.last_time, *(machine.time[-1] for machine in machines if len(machine))]
     # A slow run is silent for longer than a fast one.
     longest_step = float(np.nanmax(history.train.seconds, initial=0.0))
@@ -216,16 +216,22 @@ def _losses_without_number(history: History) -> list[str]:
 
 
 def _course_of_events(history: History) -> list[str]:
-    """Where the run went on from a checkpoint, and what failed on the way."""
+    """Where the run began again, and what failed on the way."""
     notices = []
-    again = [life for life in history.lives if life.kind != "start"]
+    again = [life for number, life in enumerate(history.lives) if number or life.kind != "start"]
     if again:
         steps = ", ".join(f"{life.step:,}" for life in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""
         vain = f"{plural(len(history.lost), 'step')} made in vain count as time only"
         notices.append(
-            f"The run went on from a checkpoint {plural(len(again), 'time')} (at step {steps}"
-            f"{more}); {vain if len(history.lost) else 'nothing lost'}"
+            f"The run was taken up again {plural(len(again), 'time')} (at step {steps}{more}); "
+            f"{vain if len(history.lost) else 'nothing lost'}"
+        )
+    own, all_steps = len(history.latest_steps), len(history.train)
+    if own < all_steps:
+        notices.append(
+            "The workers changed on the way: the network, the share of peak arithmetic and the "
+            f"predictions count the {own:,} of {all_steps:,} steps that the latest ones made"
         )
     notices += [
         f"{lost.host or 'A machine'} was lost at step {lost.step:,}: {lost.reason}"

@@ -55,6 +55,18 @@ class History:
     last_time: float
     clock_was_set: bool
 
+    @property
+    def life(self) -> Life | None:
+        """The latest life that made steps, or else the latest."""
+        return self.lives[(_latest_life(self.train) or len(self.lives)) - 1] if self.lives else None
+
+    @property
+    def latest_steps(self) -> TrainSteps:
+        """The steps of every life with the same workers as the latest."""
+        hosts = self.life.hosts if self.life else ()
+        same = [number for number, life in enumerate(self.lives, 1) if life.hosts == hosts]
+        return self.train.take(np.isin(self.train.life, same)) if same else self.train
+
 
 @dataclass(frozen=True)
 class _Log:
@@ -80,10 +92,12 @@ def read_history(path: Path, missing: list[str]) -> History:
     def records(record: type[Record], lines: Sequence[Line]) -> tuple[Record, ...]:
         return tuple(read_record(record, line) for line in lines)
 
+    train = _without_doubles(log.steps.take(~void), missing)
+    measured = _up_to_latest_life(kept, train)
+    calibrations = [line for line in measured if line["kind"] == "calibration"]
     endings = of_kind("stop", *BEGINNINGS)[-1:]
-    calibrations = records(CalibrationLine, of_kind("calibration"))
     return History(
-        train=_without_doubles(log.steps.take(~void), missing),
+        train=train,
         lost=log.steps.take(void),
         evaluations=evaluations_of(of_kind("eval")),
         lost_evaluation_seconds=lost_evaluation_seconds,
@@ -94,8 +108,8 @@ def read_history(path: Path, missing: list[str]) -> History:
             for place, line in log.events
             if line.get("kind") in BEGINNINGS
         ),
-        links=records(Link, _latest_links(kept)),
-        calibration=calibrations[-1] if calibrations else None,
+        links=records(Link, _latest_links(measured)),
+        calibration=read_record(CalibrationLine, calibrations[-1]) if calibrations else None,
         machines_lost=records(Incident, of_kind("lost")),
         stop=next((end for end in records(Incident, endings) if end.kind == "stop"), None),
         first_time=float(log.clock[0]) if len(log.clock) else NAN,
@@ -117,7 +131,9 @@ def _read_log(path: Path, missing: list[str]) -> _Log:
     lines = np.append(table.lines, [line for line, _ in late_steps])
     order = np.argsort(lines, kind="stable")
     order = order[np.isfinite(values[0, order])]  # A step has a number.
-    return _set_clock(path.name, values[:, order], lines[order].tolist(), events, missing)
+    step_lines = lines[order].tolist()
+    events = _without_idle_resumes(events, step_lines)
+    return _set_clock(path.name, values[:, order], step_lines, events, missing)
 
 
 def _decode_others(
@@ -136,6 +152,18 @@ def _decode_others(
         else:
             events.append((number, line))
     return events, late_steps, damaged
+
+
+def _without_idle_resumes(
+    events: list[tuple[int, Line]], step_lines: list[int]
+) -> list[tuple[int, Line]]:
+    """Leave out what earlier versions noted when a finished run was given its command again."""
+    end = len(events)
+    last_step = max(step_lines, default=-1)
+    while end and events[end - 1][1].get("kind") in BEGINNINGS and events[end - 1][0] > last_step:
+        end -= 1
+    stop = read_record(Incident, events[end - 1][1]) if end else None
+    return events[:end] if stop is not None and stop.is_finish else events
 
 
 def _set_clock(
@@ -168,12 +196,15 @@ def _set_clock(
 
 
 def _apply_resumes(log: _Log) -> tuple[list[Line], Bools, float]:
-    """Apply the rule of docs/run-folder.md: going on from step N voids what lay beyond it."""
+    """Apply the rule of docs/run-folder.md: going on from step N voids what lay beyond it.
+
+    A second start is one more beginning from step 0.
+    """
     void = np.zeros(len(log.steps), dtype=bool)
     kept: list[Line] = []
     lost_evaluation_seconds = 0.0
     for place, line in log.events:
-        if line.get("kind") in ("resume", "restart"):
+        if line.get("kind") in BEGINNINGS:
             step = step_of(line)
             void |= (log.step_places < place) & (log.steps.step > step)
             lost = [other for other in kept if _lies_beyond(other, step)]
@@ -186,6 +217,18 @@ def _apply_resumes(log: _Log) -> tuple[list[Line], Bools, float]:
 
 def _lies_beyond(line: Line, step: int) -> bool:
     return line["kind"] in ("eval", "checkpoint") and step_of(line) > step
+
+
+def _latest_life(train: TrainSteps) -> int:
+    """The number of the last life whose steps count, from 1; 0 if there is none."""
+    return int(np.max(train.life, initial=0))
+
+
+def _up_to_latest_life(lines: Sequence[Line], train: TrainSteps) -> Sequence[Line]:
+    """Without the lives after the last step: what they measured says nothing about any step."""
+    begun = [place for place, line in enumerate(lines) if line["kind"] in BEGINNINGS]
+    number = _latest_life(train)
+    return lines[: begun[number]] if 0 < number < len(begun) else lines
 
 
 def _latest_links(lines: Sequence[Line]) -> list[Line]:

@@ -125,6 +125,11 @@ class CalibrationLine:
     arithmetic_per_token: float | None
     peak_flops: float | None
 
+    @property
+    def exchange_alone(self) -> float | None:
+        """Seconds of an exchange, if what was summed is what an exchange of the run sums."""
+        return None if self.compression == "powersgd" else self.seconds_all_reduce
+
 
 @dataclass(frozen=True)
 class Incident:
@@ -135,6 +140,11 @@ class Incident:
     host: str
     reason: str
     detail: str
+
+    @property
+    def is_finish(self) -> bool:
+        """Whether the run came to an end of its own."""
+        return self.kind == "stop" and self.reason not in ("error", "signal")
 
 
 # Where each column of TrainSteps stands in a train line; the last one is not in it.

@@ -27,7 +27,7 @@ def _mark_restarts(axes: "Axes", evidence: Evidence) -> None:
     """Dashed lines where the run went on from a checkpoint."""
     label = "went on from a checkpoint"
     for life in evidence.history.lives:
-        if life.kind != "start":
+        if life.step:
             axes.axvline(life.step, **dashed("red", label=label))
             label = "_"
 

@@ -45,7 +45,10 @@ def bandwidth_picture(evidence: Evidence, findings: Findings) -> Picture | None:
                 predict(
                     calibration,
                     replace(
-                        scenario, machines=machines, fragments=1, bytes_per_second=speed * GIGABIT
+                        scenario,
+                        machines=machines,
+                        local_fragments=1,
+                        bytes_per_second=speed * GIGABIT,
                     ),
                 ).seconds_step
                 for speed in gigabits.tolist()
