@@ -4,7 +4,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -250,9 +249,7 @@ def test_bad_input_is_one_clear_line(
 def test_no_write_permission_is_one_line(small_text: Path) -> None:
     locked = small_text / "locked"
     locked.mkdir(mode=0o555)
-    command = dragoman_command(
-        "prepare", small_text / "config.toml", "corpus.folder='locked/here'"
-    )
+    command = dragoman_command("prepare", small_text / "config.toml", "corpus.folder='locked/here'")
     result = subprocess.run(without_privilege(command), capture_output=True, text=True)
     assert result.returncode == 2, result.stderr
     assert result.stderr == f"dragoman: {locked}/here: Permission denied\n"
