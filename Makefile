@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs lock clean
+.PHONY: install demo test lint docs lock clean
+
+install: .venv/installed
 
 demo: .venv/installed
 	$(BIN)/dragoman demo

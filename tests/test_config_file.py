@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,7 @@ import pytest
 
 from dragoman.config_file import ConfigError, dump_config, flatten, load_config, load_saved_config
 from dragoman.errors import UserError
-from dragoman.settings_page import render_settings
+from dragoman.settings_page import EXAMPLES, render_settings
 from support import Dragoman
 
 MINIMAL = """
@@ -83,7 +84,7 @@ def test_all_problems_are_reported_at_once(config_path: Path) -> None:
         ("schedule.peak=0.1", "schedule.peak has no effect on the transformer schedule"),
         ("schedule.kind=cosine", "training.steps = 10 leaves no room after"),
         ("training.patience=3", "training.patience needs a validation set"),
-        ("batches.rows_per_device=some", 'must be a whole number or one of "auto", not "some"'),
+        ("batches.rows_per_device=some", 'must be a whole number or "auto", not "some"'),
         ("vocabulary=3", "override 'vocabulary=3': write section.setting=value"),
         ("cleaning.max_length_ratio=nan", "cleaning.max_length_ratio must be at least 1"),
         ('vocabulary.source_model="x"', "vocabulary.source_model needs joint = false"),
@@ -140,3 +141,15 @@ def test_missing_config_is_one_line(dragoman: Dragoman, tmp_path: Path) -> None:
 def test_settings_page_is_current() -> None:
     page = Path(__file__).parents[1] / "docs" / "settings.md"
     assert page.read_text() == render_settings(), "run `make docs`"
+
+
+def test_required_settings_and_examples_of_the_page_are_real(config_path: Path) -> None:
+    required = re.findall(r"^\| `(\w+)` \| required \|", render_settings(), re.MULTILINE)
+    config_path.write_text("")
+    with pytest.raises(ConfigError) as caught:
+        load_config(config_path)
+    missing = [problem.split(" is missing")[0] for problem in caught.value.problems]
+    assert missing == [f"corpus.{name}" for name in required]
+    for example in EXAMPLES.values():
+        config_path.write_text(example.replace("```toml", "").replace("```", ""))
+        assert set(load_config(config_path).corpus.test) == {"news"}

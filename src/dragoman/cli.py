@@ -25,7 +25,34 @@ QUANTIZATIONS = (
     *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
 )
 
+PRECISIONS = ("float32", "bfloat16", "float16")
+
 PROBLEMS_FOUND = 3
+EXIT_CODES = (
+    "exit codes: 0 done; 1 a fault of the system; 2 a mistake in what was asked for; "
+    f"{PROBLEMS_FOUND} check has found problems; 130 interrupted"
+)
+
+DESCRIPTIONS = {
+    "demo": "Make a small corpus, train on it with two workers, translate sentences that the model "
+    "has never seen, and write a report. The same command again repeats nothing.",
+    "prepare": "Clean the text that CONFIG names, cut it into subwords, shuffle it and write it to "
+    "corpus.folder. Does nothing if text and settings are those of the corpus there.",
+    "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command goes on.",
+    "check": "Measure machines, links and a few steps of the model, and predict how long a step "
+    "and the whole run will take.",
+    "evaluate": "Print loss, BLEU and chrF with 95% intervals and sacreBLEU's signatures, on the "
+    "test sets of the run's corpus (on its validation sets if it has no test sets).",
+    "translate": "Translate standard input to standard output, a line for a line.",
+    "export": "Write a model for CTranslate2, check that it translates as Dragoman does, and write "
+    "a model card.",
+    "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
+    "time went and whether the network was the bottleneck.",
+    "whatif": "Predict a run's speed with another network, other machines or another way to meet, "
+    "from its own measurements.",
+    "compare": "Write a page with what two runs have in common, what differs, and what came of it.",
+    "settings": "Print a page with every setting of a config, its default and what it does.",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -67,12 +94,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dragoman",
         description="Train translation models across machines; learn the truth about the run.",
+        epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
 
     demo = verbs.add_parser("demo", help="the whole story on the embedded corpus")
-    demo.add_argument("--folder", type=Path, default=Path("demo"), help="where to put everything")
+    demo.add_argument(
+        "--folder", type=Path, default=Path("demo"), help="where to put everything (default: demo)"
+    )
     demo.set_defaults(verb=_demo)
 
     prepare = verbs.add_parser("prepare", help="raw text -> prepared corpus")
@@ -95,18 +125,35 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model")
     _add_trained(evaluate)
-    evaluate.add_argument("--source", type=Path, help="a file to translate (default: test sets)")
+    evaluate.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a set of the corpus, as in dev or validation.dev; may be given several times",
+    )
+    evaluate.add_argument("--source", type=Path, help="a file to translate instead of a set")
     evaluate.add_argument("--reference", type=Path, help="its reference translation")
+    evaluate.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="keep translations there, in NAME.txt"
+    )
     evaluate.set_defaults(verb=_evaluate)
 
     translate = verbs.add_parser("translate", help="translate standard input, line by line")
     _add_trained(translate)
-    translate.add_argument("--n-best", type=int, default=1, metavar="N", help="best N, with scores")
+    translate.add_argument(
+        "--n-best",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the best N of every line, each on a line of its own: score, tab, text; the score is "
+        "the log-probability divided by length^length_penalty (default: the best alone, as text)",
+    )
     translate.add_argument(
         "--engine",
         choices=["dragoman", "ctranslate2"],
         default="dragoman",
-        help="our own decoder, or an export (then RUN may be its folder)",
+        help="our own decoder (the default), or an export (then RUN may be its folder)",
     )
     translate.set_defaults(verb=_translate)
 
@@ -114,7 +161,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_weights(export)
     export.add_argument("--to", choices=["ctranslate2"], required=True, help="the format")
     export.add_argument(
-        "--quantization", choices=QUANTIZATIONS, default="float32", help="of the weights"
+        "--quantization",
+        choices=QUANTIZATIONS,
+        default="float32",
+        help="of the weights (default: float32)",
     )
     export.add_argument("--output", type=Path, help="a folder (default: RUN/export/ctranslate2)")
     parity = export.add_mutually_exclusive_group()
@@ -141,11 +191,16 @@ def _parser() -> argparse.ArgumentParser:
     compare = verbs.add_parser("compare", help="two runs: what changed, what it did")
     compare.add_argument("first", metavar="RUN", help="a run's name or folder")
     compare.add_argument("second", metavar="RUN", help="another one")
-    compare.add_argument("--output", type=Path, default=Path("compare"), help="folder to write to")
+    compare.add_argument(
+        "--output", type=Path, default=Path("compare"), help="folder (default: compare)"
+    )
     compare.set_defaults(verb=_compare)
 
     settings = verbs.add_parser("settings", help="print every setting with its default")
     settings.set_defaults(verb=_settings)
+
+    for name, verb in verbs.choices.items():
+        verb.description, verb.epilog = DESCRIPTIONS[name], EXIT_CODES
     return parser
 
 
@@ -161,14 +216,23 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 def _add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's name or folder")
-    parser.add_argument("--checkpoint", help="best (the default), latest or a step")
-    parser.add_argument("--average", type=int, metavar="N", help="mean of the last N")
+    weights = parser.add_mutually_exclusive_group()
+    weights.add_argument("--checkpoint", help="best (the default), latest or a step")
+    weights.add_argument(
+        "--average", type=int, metavar="N", help="mean of the latest N, if the run keeps so many"
+    )
 
 
 def _add_trained(parser: argparse.ArgumentParser) -> None:
     _add_weights(parser)
     parser.add_argument("--beam", type=int, help="instead of the run's setting")
     parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
+    parser.add_argument("--batch-tokens", type=int, help="instead of the run's setting")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="of the arithmetic (default: the run's on a GPU, float32 on a CPU)",
+    )
 
 
 def _add_scenario(parser: argparse.ArgumentParser) -> None:
@@ -203,6 +267,8 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
+    if arguments.processes is not None and arguments.processes < 1:
+        raise UserError(f"--processes {arguments.processes}: must be at least 1")
 
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
@@ -260,19 +326,25 @@ def _hosts(arguments: argparse.Namespace) -> "list[Host]":
 def _evaluate(arguments: argparse.Namespace) -> None:
     if (arguments.source is None) != (arguments.reference is None):
         raise UserError("--source and --reference go together")
+    if arguments.source and arguments.set:
+        raise UserError("--set is for sets of the corpus, --source for other text: give one")
 
     from dragoman.inference.commands import evaluate_run
 
-    evaluate_run(_choice(arguments), arguments.source, arguments.reference)
+    evaluate_run(
+        _choice(arguments), arguments.source, arguments.reference, arguments.set, arguments.output
+    )
 
 
 def _translate(arguments: argparse.Namespace) -> None:
-    chosen = [name for name in ("checkpoint", "average") if getattr(arguments, name) is not None]
-    if arguments.engine == "ctranslate2" and chosen:
-        raise UserError(
-            f"--{chosen[0]}: the weights of an export are chosen when it is made, with "
-            f"dragoman export {arguments.run} --to ctranslate2 --{chosen[0]} ..."
-        )
+    if arguments.engine == "ctranslate2":
+        of_export = {"checkpoint": "checkpoint", "average": "average", "precision": "quantization"}
+        for name, option in of_export.items():
+            if getattr(arguments, name) is not None:
+                raise UserError(
+                    f"--{name}: the weights of an export are chosen when it is made, with "
+                    f"dragoman export {arguments.run} --to ctranslate2 --{option} ..."
+                )
 
     from dragoman.inference.commands import translate_lines
 
@@ -282,7 +354,7 @@ def _translate(arguments: argparse.Namespace) -> None:
 def _choice(arguments: argparse.Namespace) -> "TrainedChoice":
     from dragoman.inference.commands import TrainedChoice
 
-    names = ("run", "checkpoint", "average", "beam", "length_penalty")
+    names = [field.name for field in fields(TrainedChoice)]
     given = {name: getattr(arguments, name) for name in names}
     return TrainedChoice(**{name: value for name, value in given.items() if value is not None})
 

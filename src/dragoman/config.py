@@ -12,6 +12,7 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     is_path: bool = False,
+    is_required: bool = False,
     may_change: bool = False,
 ) -> Any:
     """Declare one setting; `may_change` marks those that a resumed run may alter."""
@@ -20,6 +21,7 @@ def setting(
         "minimum": minimum,
         "maximum": maximum,
         "is_path": is_path,
+        "is_required": is_required,
         "may_change": may_change,
     }
     if isinstance(default, (dict, list)):
@@ -40,11 +42,15 @@ class ParallelText:
 class CorpusSettings:
     """Which text to read and where the prepared corpus lies."""
 
-    folder: str = setting("", "Where the prepared corpus is written and read.", is_path=True)
+    folder: str = setting(
+        "", "Where the prepared corpus is written and read.", is_path=True, is_required=True
+    )
     source_language: str = setting("en", "Language code of the source side.")
     target_language: str = setting("de", "Language code of the target side.")
     train: tuple[ParallelText, ...] = setting(
-        (), "Training text: plain, .gz, .xz or .zst, any number of files or globs."
+        (),
+        "Training text: plain, .gz, .xz or .zst, any number of files or globs.",
+        is_required=True,
     )
     validation: Mapping[str, ParallelText] = setting(
         {}, "Named sets watched during training; the first one decides what is best."
@@ -65,7 +71,9 @@ class CleaningSettings:
     )
     max_words: int = setting(80, "Drop pairs with more words than this on a side.", minimum=1)
     max_length_ratio: float = setting(
-        9.0, "Drop pairs where one side has this many times the words of the other.", minimum=1
+        9.0,
+        "Drop pairs where one side has more than this many times the words of the other.",
+        minimum=1,
     )
     drop_duplicates: bool = setting(True, "Keep only the first of identical pairs.")
     drop_identical: bool = setting(False, "Drop pairs whose source equals their target.")
@@ -282,7 +290,10 @@ class TranslationSettings:
         0.6, "Alpha: scores are divided by length^alpha.", minimum=0, may_change=True
     )
     batch_tokens: int = setting(
-        4_096, "Source tokens decoded at a time.", minimum=1, may_change=True
+        4_096,
+        "Source tokens decoded at a time; a GPU decodes four times as many.",
+        minimum=1,
+        may_change=True,
     )
 
 
@@ -292,7 +303,8 @@ class DistributedSettings:
 
     sync: Literal["gradients", "local"] = setting(
         "gradients",
-        "gradients: workers meet at every step, and the run does not depend on how many there are. "
+        "gradients: workers meet at every step, and the batches are the same however many there "
+        "are; so are the losses without dropout, up to rounding (each worker has its own dropout). "
         "local: workers make local_steps steps alone, each on its share of the batch, then take an "
         "outer step on the mean of where they got to: a small part of the bytes, for slow links. "
         "What is given up: the run then depends on the number of workers, and losses fall a "
@@ -324,7 +336,8 @@ class DistributedSettings:
     powersgd_rank: int = setting(4, "Rank of powersgd's factors.", minimum=1)
     bucket_megabytes: float = setting(
         4.0,
-        "Gradients are sent in buckets of this size while the backward pass goes on.",
+        "Gradients are sent in buckets of this size while the backward pass goes on; with fused "
+        "kernels all at once, after it.",
         minimum=0.1,
         may_change=True,
     )

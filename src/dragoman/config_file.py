@@ -180,7 +180,8 @@ def describe_type(hint: Any) -> str:
     """Say in words what a setting accepts."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return "one of " + ", ".join(json.dumps(choice) for choice in arguments)
+        choices = ", ".join(json.dumps(choice) for choice in arguments)
+        return choices if len(arguments) == 1 else f"one of {choices}"
     if origin in (Union, types.UnionType):
         known = [describe_type(option) for option in arguments if option is not type(None)]
         return " or ".join(known)

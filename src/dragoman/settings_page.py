@@ -22,12 +22,28 @@ A run that is resumed must have the settings it was started with, except those m
 """
 
 
+# What the tables do not show of a section.
+EXAMPLES = {
+    "corpus": """\
+```toml
+[corpus]
+folder = "prepared/mine"
+train = [{ source = "train.en.gz", target = "train.de.gz" }, { tsv = "more.tsv" }]
+validation.dev = { source = "dev.en", target = "dev.de" }
+test.news = { source = "news.en", target = "news.de" }
+```
+"""
+}
+
+
 def render_settings() -> str:
     """Return the whole page as Markdown."""
     parts = [INTRODUCTION]
     for section, kind in settings_of(Config):
         parts.append(f"## [{section.name}]\n\n{_summary(kind)}\n")
         parts.append(_table(kind))
+        if section.name in EXAMPLES:
+            parts.append(EXAMPLES[section.name])
     parts.append(f"## A parallel text\n\n{_summary(ParallelText)}\n")
     parts.append(_table(ParallelText))
     return "\n".join(parts)
@@ -61,6 +77,8 @@ def _row(item: Field[Any], hint: Any) -> str:
 
 
 def _default(item: Field[Any]) -> str:
+    if item.metadata["is_required"]:
+        return "required"
     if item.default is MISSING or item.default in ("", (), None):
         return ""
     if isinstance(item.default, int) and not isinstance(item.default, bool):

@@ -172,6 +172,10 @@ def _latin1(folder: Path) -> None:
     (folder / "train.de").write_bytes("für\n".encode("latin-1") * 600)
 
 
+def _latin1_set(folder: Path) -> None:
+    (folder / "valid.de").write_bytes("für\n".encode("latin-1") * 20)
+
+
 def _empty(folder: Path) -> None:
     for side in ("en", "de"):
         (folder / f"train.{side}").write_text("")
@@ -197,6 +201,7 @@ def _nothing(folder: Path) -> None:
 BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
     ("unequal", _cut_target, [], r"train\.de has 1 lines but .*train\.en has 600: parallel files"),
     ("latin1", _latin1, [], r"train\.de, line 1: byte 0xfc at column 2 is not UTF-8; convert"),
+    ("latin1 set", _latin1_set, [], r"valid\.de, line 1: .* is not UTF-8; convert the file$"),
     ("empty", _empty, [], r"corpus\.train is empty: no lines"),
     ("filtered", _all_filtered, [], r"the filters removed all 5 pairs \(empty_side 5\)"),
     (

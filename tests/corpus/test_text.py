@@ -2,6 +2,7 @@ import gzip
 import lzma
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import zstandard
@@ -89,6 +90,29 @@ def test_cut_archive_is_named(tmp_path: Path, suffix: str) -> None:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match=r"a\.en\.\w+: cannot be unpacked|lines but"):
         read_all(files, 1000)
+
+
+def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv.gz"
+    pack(path, b"one\teins\n")
+    damaged = bytearray(path.read_bytes())
+    damaged[10] = 0xFF  # The first byte after the header: no such kind of block.
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match=r"a\.tsv\.gz: cannot be unpacked \(.*invalid block type"):
+        read_all(TextFiles(path, None))
+
+
+def test_a_frame_may_end_where_a_block_that_is_read_ends(tmp_path: Path) -> None:
+    packed = zstandard.ZstdCompressor().compress
+    block = 1 << 20
+    noise = Random(1).randbytes(block).replace(b"\n", b" ")
+    frame = packed(noise[: block - (len(packed(noise)) - block)])
+    files = TextFiles(tmp_path / "a.en.zst", tmp_path / "a.de.zst")
+    for path in files.paths:
+        path.write_bytes(frame + packed(b"\none\n"))
+    assert len(frame) == block
+    (chunk,) = read_chunks(files, 10)
+    assert chunk.source[1:] == chunk.target[1:] == [b"one\n"]
 
 
 def test_invalid_utf8_names_file_line_and_column() -> None:

@@ -67,6 +67,7 @@ ODD_LINES = [
     "unheard-of words, one after the other",
     "eight",
 ]
+DECOMPOSED = ["u\u0308 a\u0308 seven", "o\u0308 one"]
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +157,29 @@ def test_the_pages_code_works(
         (tmp_path / "runs").mkdir()
         (tmp_path / "runs" / "mine").symlink_to(run.path)
         monkeypatch.chdir(tmp_path)
+    assert_translates_as(code, run, [*number_pairs(81_000, 20)[0], *DECOMPOSED])
+
+
+def test_the_cards_code_replaces_punctuation_as_the_training_did(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = RunFolder(tmp_path / "plain")
+    shutil.copytree(run.path, plain.path)
+    config = plain.config.read_text()
+    assert "normalize_punctuation = false" in config
+    plain.config.write_text(config.replace("punctuation = false", "punctuation = true"))
+    main(export_words(plain, "--no-check", "--output", tmp_path / "exported"))
+    monkeypatch.chdir(tmp_path / "exported")
+    code = python_of(Path("README.md").read_text())
+    assert_translates_as(code, plain, [*DECOMPOSED, "\u201cone\u201d \u2013 it\u2019s two\u2026"])
+
+
+def assert_translates_as(code: str, run: RunFolder, lines: list[str]) -> None:
     names: dict[str, object] = {}
     exec(code, names)
     translate = names["translate"]
     assert callable(translate)
     trained = load_trained(run, "best", 1, CPU)
-    lines = number_pairs(81_000, 20)[0]
     ours = trained.translator.translate(lines, trained.config.translation)
     assert [translate(line) for line in lines] == [best[0].text for best in ours]
 
@@ -386,7 +404,7 @@ def test_damage_is_named(
     for words in (export_words(run), translate):
         code, errors = refusal(capsys, *words)
         assert code == 2
-        assert errors == "dragoman: ctranslate2 is not installed: pip install 'dragoman[export]'\n"
+        assert errors.startswith("dragoman: ctranslate2 is not installed: in the checkout, pip ")
 
 
 def test_help_is_light() -> None:

@@ -1,6 +1,17 @@
 import pytest
+import torch
 
-from dragoman.inference.translate import batches_by_length, one_line, split_evenly
+from dragoman.config import ModelSettings, TranslationSettings, VocabularySettings
+from dragoman.corpus.subwords import Subwords, train_subwords
+from dragoman.inference.translate import (
+    TextSides,
+    Translator,
+    batches_by_length,
+    one_line,
+    split_evenly,
+)
+from dragoman.model.transformer import Transformer
+from support import number_pairs
 
 
 def test_long_lines_are_cut_evenly_and_wholly() -> None:
@@ -27,3 +38,17 @@ def test_batches_hold_everything_once_within_the_limit() -> None:
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a b"])
 def test_a_translation_is_one_line(text: str) -> None:
     assert one_line(text) == "a b"
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_model_without_finite_weights_translates_to_nothing(beam: int) -> None:
+    sample = [line.encode() for line in number_pairs(1_000, 300)[0]]
+    subwords = Subwords(train_subwords(sample, VocabularySettings(size=275)))
+    settings = ModelSettings(preset="tiny", encoder_layers=1, decoder_layers=1, d_model=16, heads=2)
+    model = Transformer(settings, subwords.size, subwords.size, joint=True).eval()
+    with torch.no_grad():
+        model.target_embedding.weight.fill_(float("nan"))
+    text = TextSides(subwords, subwords, normalize_punctuation=False, max_tokens=32)
+    translator = Translator(model, text, torch.device("cpu"))
+    found = translator.translate(["one two", ""], TranslationSettings(beam=beam))
+    assert [best[0].text for best in found] == ["", ""]

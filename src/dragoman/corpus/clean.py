@@ -30,6 +30,8 @@ UNSPACED_CHARACTERS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
 )
 
+SKIP_ADVICE = 'convert the file, or set cleaning.invalid_utf8 = "skip"'
+
 PAIRS_SORTED_AT_ONCE = 4_000_000
 
 
@@ -51,8 +53,10 @@ def clean_chunk(chunk: RawChunk, settings: CleaningSettings) -> CleanChunk:
     """Decode, normalise and filter; runs in a worker process."""
     skip = settings.invalid_utf8 == "skip"
     paths = chunk.files.paths
-    sources = decode(chunk.source, paths[0], chunk.first_line, skip=skip)
-    targets = decode(chunk.target, paths[-1], chunk.first_line, skip=skip)
+    sources, targets = (
+        decode(lines, path, chunk.first_line, skip=skip, advice=SKIP_ADVICE)
+        for lines, path in ((chunk.source, paths[0]), (chunk.target, paths[-1]))
+    )
     removed: Counter[str] = Counter()
     kept_sources, kept_targets, digests = [], [], []
     for source, target in zip(sources, targets, strict=True):

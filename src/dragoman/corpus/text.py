@@ -4,6 +4,7 @@ import glob
 import gzip
 import lzma
 import unicodedata
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from dragoman.config import ParallelText
 from dragoman.errors import UserError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UNPACKING_ERRORS = (
+    *(EOFError, gzip.BadGzipFile, zlib.error),
+    *(lzma.LZMAError, zstandard.ZstdError),
+)
 
 # Only what has a plain counterpart of the same meaning; language-specific marks stay.
 PLAIN_PUNCTUATION = str.maketrans(
@@ -146,11 +151,12 @@ def _zstandard_lines(stream: BinaryIO) -> Iterator[bytes]:
     frame = zstandard.ZstdDecompressor().decompressobj()
     rest = b""
     while block := stream.read(1 << 20):
-        text = frame.decompress(block)
-        while frame.eof and frame.unused_data:
-            block = frame.unused_data
-            frame = zstandard.ZstdDecompressor().decompressobj()
+        text = b""
+        while block:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
             text += frame.decompress(block)
+            block = frame.unused_data
         *lines, rest = (rest + text).split(b"\n")
         yield from (line + b"\n" for line in lines)
     if not frame.eof:
@@ -162,7 +168,7 @@ def _zstandard_lines(stream: BinaryIO) -> Iterator[bytes]:
 def _take(stream: Iterable[bytes], lines: int, path: Path) -> list[bytes]:
     try:
         return list(islice(stream, lines))
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError) as error:
+    except UNPACKING_ERRORS as error:
         raise UserError(f"{path}: cannot be unpacked ({error}); is the file whole?") from None
 
 
@@ -201,7 +207,14 @@ def _raise_unequal(
     )
 
 
-def decode(lines: list[bytes], path: Path, first_line: int, *, skip: bool) -> list[str | None]:
+def decode(
+    lines: list[bytes],
+    path: Path,
+    first_line: int,
+    *,
+    skip: bool,
+    advice: str = "convert the file",
+) -> list[str | None]:
     """Decode lines without their ends; an invalid one is an error, or None if `skip`."""
     decoded: list[str | None] = []
     for number, line in enumerate(lines, start=first_line):
@@ -212,7 +225,7 @@ def decode(lines: list[bytes], path: Path, first_line: int, *, skip: bool) -> li
                 byte = line[error.start]
                 raise UserError(
                     f"{path}, line {number}: byte 0x{byte:02x} at column {error.start + 1} is not "
-                    'UTF-8; convert the file, or set cleaning.invalid_utf8 = "skip"'
+                    f"UTF-8; {advice}"
                 ) from None
             decoded.append(None)
     return decoded

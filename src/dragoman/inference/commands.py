@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,10 @@ from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks
 from dragoman.errors import UserError
-from dragoman.inference.evaluate import evaluation_rows, mean_loss, score_text
+from dragoman.inference.evaluate import MeanLoss, evaluation_rows, mean_loss, score_text
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
+from dragoman.inference.precision import Precision, arithmetic, choose_precision
 from dragoman.inference.translate import Translator
 from dragoman.runs.folder import find_run
 
@@ -36,20 +38,28 @@ class TrainedChoice:
     average: int = 1
     beam: int | None = None
     length_penalty: float | None = None
+    batch_tokens: int | None = None
+    precision: Precision | None = None
 
 
 def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
     """Translate standard input to standard output, as many lines out as in."""
     if n_best < 1:
         raise UserError(f"--n-best {n_best}: must be at least 1")
-    translator: Translator | CTranslate2Translator
     if engine == "ctranslate2":
         exported = _load_exported(choice)
-        translator, settings = exported.translator, exported.info.translation
-    else:
-        trained = _load(choice)
-        translator, settings = trained.translator, trained.config.translation
-    settings = _decoding(settings, choice)
+        settings = _decoding(exported.info.translation, choice)
+        _translate_input(exported.translator, settings, n_best)
+        return
+    trained, precision = _load(choice)
+    settings = _decoding(trained.config.translation, choice)
+    with arithmetic(precision, trained.translator.device):
+        _translate_input(trained.translator, settings, n_best)
+
+
+def _translate_input(
+    translator: "Translator | CTranslate2Translator", settings: TranslationSettings, n_best: int
+) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     while lines := [line for _, line in zip(range(LINES_AT_ONCE), sys.stdin.buffer, strict=False)]:
         # Whatever comes in, a line goes out: bytes that are no text become U+FFFD.
@@ -70,47 +80,73 @@ class Evaluated:
 
 
 def evaluate_run(
-    choice: TrainedChoice, source: Path | None, reference: Path | None
+    choice: TrainedChoice,
+    source: Path | None,
+    reference: Path | None,
+    names: Sequence[str] = (),
+    output: Path | None = None,
 ) -> list[Evaluated]:
-    """Print loss, BLEU and chrF with confidence intervals and signatures."""
-    trained = _load(choice)
+    """Print the scores of every set, and keep its translations in the folder `output`, if any."""
+    trained, precision = _load(choice)
     settings = _decoding(trained.config.translation, choice)
+    if source and reference:
+        sets = [_read_set(trained, source, reference)]
+    else:
+        sets = _choose_sets(PreparedCorpus(Path(trained.config.corpus.folder)), names)
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
     evaluated = []
-    for one in _sets(trained, source, reference):
-        with Progress(f"translating {one.name}", len(one.source), "sentences") as progress:
+    for one in sets:
+        with (
+            Progress(f"translating {one.name}", len(one.source), "sentences") as progress,
+            arithmetic(precision, trained.translator.device),
+        ):
             best = trained.translator.translate(one.source, settings, on_progress=progress.advance)
         translations = [ranked[0].text for ranked in best]
         evaluated.append(Evaluated(one.source, translations))
-        workers = Workers(0, 1, trained.translator.device)
-        rows = evaluation_rows(
-            one.tokens, trained.config.batches.row_tokens, trained.translator.text.target.begin
+        if output:
+            lines = "".join(f"{line}\n" for line in translations)
+            (output / f"{one.name}.txt").write_text(lines, "utf-8", newline="\n")
+        loss = _loss(trained, one, precision)
+        print(
+            f"{one.name}: {len(one.source):,} pairs, {loss.target_tokens:,} target tokens, "
+            f"beam {settings.beam}, {precision}"
         )
-        smoothing = trained.config.training.label_smoothing
-        loss = mean_loss(trained.translator.model, rows, smoothing, workers)
-        text = score_text(
-            translations,
-            one.target,
-            trained.config.evaluation.bleu_tokenize,
-            BOOTSTRAP_SAMPLES,
-        )
-        assert text.bleu_interval
-        assert text.chrf_interval
-        print(f"{one.name}: {len(one.source):,} pairs, {loss.target_tokens:,} target tokens")
         print(f"  loss  {loss.loss:.4f}   nll {loss.nll:.4f}   perplexity {loss.perplexity:.2f}")
-        for name, score, (low, high), signature in (
-            ("BLEU", text.bleu, text.bleu_interval, text.signature),
-            ("chrF", text.chrf, text.chrf_interval, text.chrf_signature),
-        ):
-            print(f"  {name}  {score:.2f}   95% {low:.2f} to {high:.2f}   {signature}")
+        _print_scores(translations, one.target, trained.config.evaluation.bleu_tokenize)
     return evaluated
 
 
-def _load(choice: TrainedChoice) -> TrainedModel:
+def _loss(trained: TrainedModel, one: EvaluationSet, precision: Precision) -> MeanLoss:
+    translator, config = trained.translator, trained.config
+    rows = evaluation_rows(one.tokens, config.batches.row_tokens, translator.text.target.begin)
+    return mean_loss(
+        translator.model,
+        rows,
+        config.training.label_smoothing,
+        Workers(0, 1, translator.device),
+        partial(arithmetic, precision, translator.device),
+    )
+
+
+def _print_scores(translations: Sequence[str], references: Sequence[str], tokenize: str) -> None:
+    text = score_text(translations, references, tokenize, BOOTSTRAP_SAMPLES)
+    assert text.bleu_interval
+    assert text.chrf_interval
+    for name, score, (low, high), signature in (
+        ("BLEU", text.bleu, text.bleu_interval, text.signature),
+        ("chrF", text.chrf, text.chrf_interval, text.chrf_signature),
+    ):
+        print(f"  {name}  {score:.2f}   95% {low:.2f} to {high:.2f}   {signature}")
+
+
+def _load(choice: TrainedChoice) -> tuple[TrainedModel, Precision]:
     run = find_run(choice.run)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, choice.checkpoint, choice.average, device)
-    say(f"{run.name}: {', '.join(trained.checkpoints)}")
-    return trained
+    precision = choose_precision(choice.precision, trained.config.training.precision, device)
+    say(f"{run.name}: {', '.join(trained.checkpoints)}, {precision}")
+    return trained, precision
 
 
 def _load_exported(choice: TrainedChoice) -> ExportedModel:
@@ -122,25 +158,35 @@ def _load_exported(choice: TrainedChoice) -> ExportedModel:
 
 
 def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> TranslationSettings:
-    if choice.beam is not None:
-        if choice.beam < 1:
-            raise UserError(f"--beam {choice.beam}: must be at least 1")
-        settings = replace(settings, beam=choice.beam)
-    if choice.length_penalty is not None:
-        settings = replace(settings, length_penalty=choice.length_penalty)
+    for name, least in (("beam", 1), ("length_penalty", 0), ("batch_tokens", 1)):
+        value = getattr(choice, name)
+        if value is None:
+            continue
+        if not value >= least:
+            raise UserError(f"--{name.replace('_', '-')} {value:g}: must be at least {least}")
+        settings = replace(settings, **{name: value})
     return settings
 
 
-def _sets(
-    trained: TrainedModel, source: Path | None, reference: Path | None
-) -> Sequence[EvaluationSet]:
-    """The given files as a set, or the test sets (failing those, validation sets) of the run."""
-    if source is None or reference is None:
-        corpus = PreparedCorpus(Path(trained.config.corpus.folder))
-        sets = corpus.evaluation_sets("test") or corpus.evaluation_sets("validation")
-        if not sets:
-            raise UserError("the corpus has no test or validation set: give --source, --reference")
-        return sets
+def _choose_sets(corpus: PreparedCorpus, names: Sequence[str]) -> list[EvaluationSet]:
+    """The sets of these names; without any, the test sets, or failing those, validation sets."""
+    kinds = {kind: corpus.evaluation_sets(kind) for kind in ("test", "validation")}
+    known = {f"{kind}.{one.name}": one for kind, sets in kinds.items() for one in sets}
+    if not known:
+        raise UserError("the corpus has no test or validation set: give --source, --reference")
+    if not names:
+        return kinds["test"] or kinds["validation"]
+    chosen = []
+    for name in names:
+        fitting = [full for full, one in known.items() if name in (full, one.name)]
+        if len(fitting) != 1:
+            raise UserError(f"--set {name}: choose from {', '.join(fitting or known)}")
+        chosen.append(replace(known[fitting[0]], name=name))
+    return chosen
+
+
+def _read_set(trained: TrainedModel, source: Path, reference: Path) -> EvaluationSet:
+    """Two files as a set."""
     for path in (source, reference):
         if not path.is_file():
             raise UserError(f"{path}: no such file")
@@ -160,4 +206,4 @@ def _sets(
         )
         for model, side in zip((text.source, text.target), sides, strict=True)
     ]
-    return [EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), PairTokens(*encoded))]
+    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), PairTokens(*encoded))

@@ -38,7 +38,7 @@ class ExportInfo:
 def require_ctranslate2() -> None:
     """Refuse to go on without the optional dependency."""
     if find_spec("ctranslate2") is None:
-        raise UserError("ctranslate2 is not installed: pip install 'dragoman[export]'")
+        raise UserError("ctranslate2 is not installed: in the checkout, pip install -e '.[export]'")
 
 
 def find_export(name: str) -> Path:

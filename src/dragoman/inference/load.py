@@ -48,7 +48,7 @@ def load_trained(
     """Load weights by "best", "latest" or a step; or the mean of the last `average`."""
     config = load_saved_config(run.config)
     source, target = (Subwords(path.read_bytes()) for path in run.subwords)
-    names = choose_checkpoints(run, checkpoint, average)
+    names = choose_checkpoints(run, checkpoint, average, config.checkpoints.keep_latest)
     weights = (
         average_weights(run.checkpoints, names)
         if len(names) > 1
@@ -81,7 +81,9 @@ def load_exported(folder: Path) -> ExportedModel:
     return ExportedModel(load_translator(folder, text), info)
 
 
-def choose_checkpoints(run: RunFolder, checkpoint: str, average: int) -> list[str]:
+def choose_checkpoints(
+    run: RunFolder, checkpoint: str, average: int, keep_latest: int
+) -> list[str]:
     """Names of the checkpoints to load, checked for damage."""
     if average < 1:
         raise UserError(f"--average {average}: must be at least 1")
@@ -90,12 +92,14 @@ def choose_checkpoints(run: RunFolder, checkpoint: str, average: int) -> list[st
     if not entries:
         raise UserError(f"{run.path} has no checkpoint yet")
     if average > 1:
-        names = list(entries)[-average:]
-        if len(names) < average:
+        # Those before are there for their scores, with others between them gone.
+        latest = list(entries)[-keep_latest:]
+        if len(latest) < average:
             raise UserError(
-                f"--average {average}: {run.path} keeps {len(names)} checkpoints; "
+                f"--average {average}: {run.path} keeps the latest {len(latest)} checkpoints; "
                 "set checkpoints.keep_latest higher before training"
             )
+        names = latest[-average:]
     else:
         names = [_resolve(checkpoint, index, list(entries), run)]
     for name in names:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dragoman.config import Config, ParallelText
 from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.text import PLAIN_PUNCTUATION
 from dragoman.inference.export_folder import ExportInfo
 from dragoman.inference.load import TrainedModel
 from dragoman.inference.parity import Parity
@@ -112,12 +113,16 @@ def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[dict[str, A
 
 
 def _use(info: ExportInfo) -> str:
+    plain = f"\nplain_punctuation = {PLAIN_PUNCTUATION}\n" if info.normalize_punctuation else ""
+    replaced = "line.translate(plain_punctuation)" if info.normalize_punctuation else "line"
     return f"""\
 ## Use it
 
     pip install ctranslate2 sentencepiece
 
 ```python
+import unicodedata
+
 import ctranslate2
 import sentencepiece
 
@@ -125,14 +130,16 @@ folder = "."  # where this file lies
 source = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/source.model")
 target = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/target.model")
 translator = ctranslate2.Translator(folder)
-
+{plain}
 
 def translate(line):
-    pieces = source.encode(line.strip(), out_type=str)
+    line = unicodedata.normalize("NFC", {replaced}).strip()
+    pieces = source.encode(line, out_type=str)
     result = translator.translate_batch(
         [pieces],
         beam_size={info.translation.beam},
         length_penalty={info.translation.length_penalty},
+        min_decoding_length=0,
         max_decoding_length=2 * len(pieces) + 18,
     )
     return target.decode(result[0].hypotheses[0])

@@ -105,7 +105,8 @@ def translate_text(
     for batch in batches_by_length([len(piece) for _, piece in pieces], batch_tokens):
         hypotheses = search([pieces[place][1] for place in batch])
         for place, best in zip(batch, hypotheses, strict=True):
-            found[place] = best
+            # A model that has come to no numbers finds nothing.
+            found[place] = best or [Hypothesis((), float("-inf"))]
         on_progress(len(batch))
     by_line: list[list[list[Hypothesis]]] = [[] for _ in lines]
     for (index, _), best in zip(pieces, found, strict=True):

@@ -1,23 +1,14 @@
 """The arithmetic: float32, bfloat16, or float16 with dynamic loss scaling."""
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
-
 import torch
 from torch import Tensor
+
+from dragoman.inference.precision import Precision as Precision
+from dragoman.inference.precision import arithmetic as arithmetic
 
 FIRST_SCALE = 2.0**15
 STEPS_TO_GROW = 1_000
 LARGEST_SCALE = 2.0**24
-
-Precision = Literal["float32", "bfloat16", "float16"]
-
-
-def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Context in which matrix products use the given precision."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, getattr(torch, precision))
 
 
 class LossScale:

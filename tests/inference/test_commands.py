@@ -1,0 +1,142 @@
+"""`translate` and `evaluate`, on a run of a few steps; on a GPU it computes in bfloat16."""
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.cli import main
+from dragoman.config import CheckpointSettings
+from dragoman.config_file import load_config
+from dragoman.corpus.prepare import prepare
+from dragoman.errors import UserError
+from dragoman.inference import commands
+from dragoman.inference.load import choose_checkpoints
+from dragoman.inference.precision import Precision, choose_precision
+from dragoman.runs.checkpoint import Checkpoint, Scores, checkpoint_name, prune, write_checkpoint
+from dragoman.runs.folder import RunFolder
+from dragoman.training.start import train
+from support import SMALL, metrics, number_pairs, refusal, write_lines
+
+CONFIG = """\
+[corpus]
+folder = "prepared"
+train = [{ source = "train.en", target = "train.de" }]
+validation.news = { source = "news.en", target = "news.de" }
+test.news = { source = "news.en", target = "news.de" }
+test.talks = { source = "talks.en", target = "talks.de" }
+[vocabulary]
+size = 320
+"""
+PRECISION: Precision = "bfloat16" if torch.cuda.is_available() else "float32"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("commands")
+    for name, first, count in (("train", 1_000, 600), ("news", 5_000, 20), ("talks", 6_000, 10)):
+        for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
+            write_lines(folder / f"{name}.{side}", lines)
+    (folder / "config.toml").write_text(CONFIG)
+    config = load_config(folder / "config.toml", [*SMALL, f"training.precision={PRECISION}"])
+    prepare(config, processes=1)
+    train(config, str(folder / "run"))
+    return folder / "run"
+
+
+def test_evaluate_gives_the_numbers_of_training(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(
+        [
+            *("evaluate", str(run), "--set", "validation.news"),
+            *("--checkpoint", "latest", "--beam", "1"),
+        ]
+    )
+    printed = capsys.readouterr().out
+    last = metrics(run, "eval")[-1]
+    assert printed.startswith("validation.news: 20 pairs, ")
+    assert printed.splitlines()[0].endswith(f", beam 1, {PRECISION}")
+    assert f"loss  {last['loss']:.4f} " in printed
+    assert f"BLEU  {last['bleu']:.2f} " in printed
+
+
+def test_translations_of_the_chosen_sets_are_kept(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new" / "folder"
+    words = ["evaluate", str(run), "--beam", "1", "--output", str(output)]
+    main([*words, "--set", "validation.news", "--set", "talks"])
+    assert re.findall(r"^(\S+): .*, (\w+)$", capsys.readouterr().out, re.MULTILINE) == [
+        ("validation.news", PRECISION),
+        ("talks", PRECISION),
+    ]
+    lines = {path.name: path.read_text().count("\n") for path in output.iterdir()}
+    assert lines == {"validation.news.txt": 20, "talks.txt": 10}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["evaluate", "--set", "new"], "--set new: choose from test.news, test.talks, validation."),
+        (["evaluate", "--set", "news"], "--set news: choose from test.news, validation.news"),
+        (["evaluate", "--set", "news", "--source", "x", "--reference", "x"], "give one"),
+        (["evaluate", "--average", "2", "--checkpoint", "8"], "not allowed with argument"),
+        (["translate", "--length-penalty", "-1"], "--length-penalty -1: must be at least 0"),
+        (["translate", "--length-penalty", "nan"], "--length-penalty nan: must be at least 0"),
+        (["translate", "--batch-tokens", "0"], "--batch-tokens 0: must be at least 1"),
+        (["translate", "--engine", "ctranslate2", "--precision", "float16"], "--quantization ..."),
+    ],
+)
+def test_wrong_requests_are_one_line(
+    run: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, errors = refusal(capsys, *words, run)
+    assert code == 2
+    assert line in errors.splitlines()[-1]
+
+
+def test_everything_is_computed_in_the_precision_asked_for(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entered: list[Precision] = []
+
+    def note(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+        entered.append(precision)
+        return nullcontext()
+
+    monkeypatch.setattr(commands, "arithmetic", note)
+    main(["evaluate", str(run), "--set", "talks", "--precision", "float16"])
+    assert entered == ["float16"] * 2, "the translations and the loss"
+    assert "beam 4, float16\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "chosen"),
+    [
+        (None, "cuda", "bfloat16"),
+        (None, "cpu", "float32"),
+        ("float32", "cuda", "float32"),
+        ("float16", "cpu", "float16"),
+    ],
+)
+def test_precision_is_the_runs_on_a_gpu(
+    asked: Precision | None, device: str, chosen: Precision
+) -> None:
+    assert choose_precision(asked, "bfloat16", torch.device(device)) == chosen
+
+
+def test_the_mean_leaves_out_what_is_kept_for_its_score(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    weights = {"weight": torch.zeros(1)}
+    for step in range(1, 8):
+        best = 50.0 if step == 2 else 10.0
+        write_checkpoint(run.checkpoints, Checkpoint(step, weights, weights, {}, Scores(bleu=best)))
+        prune(run.checkpoints, CheckpointSettings(keep_latest=3))
+    assert choose_checkpoints(run, "best", 1, keep_latest=3) == [checkpoint_name(2)]
+    latest = [checkpoint_name(step) for step in (5, 6, 7)]
+    assert choose_checkpoints(run, "best", 3, keep_latest=3) == latest
+    with pytest.raises(UserError, match=r"--average 4: .* keeps the latest 3 checkpoints; set"):
+        choose_checkpoints(run, "best", 4, keep_latest=3)
