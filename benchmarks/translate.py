@@ -1,6 +1,6 @@
 """Sentences a second on the CPU: our decoder, CTranslate2 and Hugging Face, the same weights.
 
-    pip install 'dragoman[export]' transformers
+    pip install -e '.[export]' transformers
     python benchmarks/translate.py RUN [--sentences 200] [--rounds 3]
 
 All translate the run's first test set (failing that, validation set) with the run's beam and
