@@ -51,6 +51,13 @@ def run(parts: Parts, poisoned: int = 0) -> list[StepResult]:
     return results
 
 
+def test_powersgd_outlives_a_gradient_that_is_not_finite(prepared: Path) -> None:
+    poisoned = POWERSGD_FIRST_STEP + 3
+    results = run(make(prepared, "distributed.compression=powersgd"), poisoned)
+    skipped = [step for step, one in enumerate(results, start=1) if one.skipped]
+    assert skipped == [poisoned]
+
+
 def test_what_is_timed_alone_is_what_travels(prepared: Path) -> None:
     plain = make(prepared, "distributed.bucket_megabytes=0.5").step.exchange
     assert plain is not None

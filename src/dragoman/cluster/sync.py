@@ -179,6 +179,12 @@ class GradientSync:
             with self.model.no_sync():
                 yield
 
+    def forget(self) -> None:
+        """Drop powersgd's memory of past gradients: one that is not finite would never leave it."""
+        if self._powersgd:
+            for memory in ("error_dict", "p_memory_dict", "q_memory_dict"):
+                getattr(self._powersgd, memory).clear()
+
     def _sum_bucket(self, _: object, bucket: GradBucket) -> Reduced:
         """Start one bucket's sum; the last bucket is ready when the backward pass is done."""
         self._backward_done.mark()

@@ -143,6 +143,8 @@ class PlainStep:
         update = self._optimizer.step(learning_rate)
         updated.mark()
         skipped = bool(update.skipped)
+        if skipped:
+            self._sync.forget()
         seconds_exposed = self._sync.seconds_exposed
         self._results.append(
             StepResult(
