@@ -9,7 +9,15 @@ import pytest
 from dragoman.cluster.links import Link
 from dragoman.config import Config
 from dragoman.config_file import load_config
-from dragoman.findings import Findings, MachineFacts, StepFacts, page, predictions, problems
+from dragoman.findings import (
+    Findings,
+    MachineFacts,
+    StepFacts,
+    disk_needed,
+    page,
+    predictions,
+    problems,
+)
 
 GIGABIT = 1e9 / 8
 
@@ -101,7 +109,7 @@ def test_each_trouble_is_named(findings: Findings, words: list[str], config: Con
 
 def test_prediction_for_the_reference_runs_by_hand(config: Config) -> None:
     """2 machines at 1 Gb/s: 243.5 MB of gradients take 2.05 s at 95% of the wire."""
-    predicted = predictions(FINDINGS, 50_000)
+    predicted = predictions(FINDINGS, config)
     wire = 4 * 60_880_896 / (0.95 * GIGABIT)
     plain = predicted["all, gradients"]
     # What the measured exchange took beyond the wire is overhead; what was not exposed is hidden.
@@ -122,7 +130,52 @@ def test_a_fast_network_needs_no_remedy(config: Config) -> None:
     fast = [link("A", "B", 100 * GIGABIT), link("B", "A", 100 * GIGABIT)]
     step = replace(STEP, seconds_all_reduce=0.02, seconds_exposed=0.005)
     text = page(replace(FINDINGS, links=fast, step=step), config)
-    assert "advice: keep distributed.compression = 'none'" in text
+    assert "advice: keep what is configured" in text
+
+
+def configure(config: Config, **settings: object) -> Config:
+    return replace(config, distributed=replace(config.distributed, **settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "row", "advice"),
+    [
+        # Gradients would spend 87% of a step on this link, local steps 17%, in bf16 10%.
+        ({}, "all, gradients (configured)", "set distributed.sync = 'local'"),
+        ({"compression": "fp16"}, "all, fp16 gradients (configured)", "set distributed.sync"),
+        ({"sync": "local"}, "all, 32 local steps (configured)", "set distributed.sync = 'local'"),
+        (
+            {"sync": "local", "compression": "bf16"},
+            "all, 32 bf16 local steps (configured)",
+            "keep what is configured",
+        ),
+        (
+            {"sync": "local", "compression": "bf16", "local_steps": 64, "local_fragments": 4},
+            "all, 64 bf16 local steps in 4 parts (configured)",
+            "keep what is configured",
+        ),
+    ],
+)
+def test_what_is_configured_is_marked_and_not_recommended(
+    config: Config, settings: dict[str, object], row: str, advice: str
+) -> None:
+    text = page(FINDINGS, configure(config, **settings))
+    assert text.count("(configured)") == 1
+    assert f"\n  {row} " in text
+    assert f"\nadvice: {advice}" in text
+
+
+def test_local_steps_are_given_up_where_the_network_is_fast(config: Config) -> None:
+    fast = [link("A", "B", 100 * GIGABIT), link("B", "A", 100 * GIGABIT)]
+    step = replace(STEP, seconds_all_reduce=0.02, seconds_exposed=0.005)
+    findings = replace(FINDINGS, links=fast, step=step)
+    text = page(findings, configure(config, sync="local"))
+    assert "advice: set distributed.compression = 'none' and sync = 'gradients'" in text
+
+
+def test_checkpoints_of_local_steps_hold_the_outer_momentum_too(config: Config) -> None:
+    assert disk_needed(100, config) == 6 * 12 * 100
+    assert disk_needed(100, configure(config, sync="local")) == 6 * 16 * 100
 
 
 def test_one_machine_alone_has_nothing_to_send(config: Config) -> None:
@@ -133,7 +186,7 @@ def test_one_machine_alone_has_nothing_to_send(config: Config) -> None:
         links=[],
         step=replace(STEP, seconds_compute_by_worker=[0.6], seconds_all_reduce=None),
     )
-    predicted = predictions(alone, None)
+    predicted = predictions(alone, config)
     assert list(predicted) == ["one worker alone"]
     assert math.isclose(predicted["one worker alone"].seconds_step, 0.61)
     assert "nothing travels" in page(alone, config)

@@ -32,14 +32,14 @@ WAIT_SECONDS = 30.0
 
 
 def check(config: Config) -> Findings | None:
-    """Look at this machine; as one worker of a launched check, tell the launcher instead."""
+    """Look at this machine, perhaps as one of several workers; None if another process tells."""
     with supervised() as supervision:
         workers = join_workers(config.distributed.timeout_seconds)
         findings = measure(config, workers)
         if workers.is_first:
             supervision.post_result(json.dumps(findings.to_json()))
         workers.leave()
-        return None if supervision.is_launched else findings
+        return findings if workers.is_first and not supervision.is_launched else None
 
 
 def check_on(hosts: Sequence[Host], config: Config) -> Findings:
@@ -59,14 +59,17 @@ def check_on(hosts: Sequence[Host], config: Config) -> Findings:
 
 def measure(config: Config, workers: Workers) -> Findings:
     """Find out everything; all workers take part and learn the same."""
-    parts = make_parts(config, workers)
+    # The other ways to meet are predicted from this one.
+    distributed = replace(config.distributed, sync="gradients", compression="none")
+    plain = replace(config, distributed=distributed)
+    parts = make_parts(plain, workers)
     leads = agree(
         Facts.collect(dump_config(config), parts.corpus.identity, parts.model.parameters()),
         workers,
     )
     machines = workers.gather_json(vars(describe_here(workers.hosts[workers.rank])))
     links = measure_links(workers, all_pairs(workers), SECONDS_PER_LINK)
-    parts.step.begin(choose_rows_per_device(config, parts, workers), list(range(workers.count)))
+    parts.step.begin(choose_rows_per_device(plain, parts, workers), list(range(workers.count)))
     return Findings(
         hosts=workers.hosts,
         machines=[
@@ -75,7 +78,7 @@ def measure(config: Config, workers: Workers) -> Findings:
             if workers.hosts.index(workers.hosts[rank]) == rank
         ],
         links=links,
-        step=_try_steps(config, parts, workers),
+        step=_try_steps(plain, parts, workers),
     )
 
 

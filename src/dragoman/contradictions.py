@@ -32,6 +32,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
         *_schedule_contradictions(config, given),
         *_training_contradictions(config),
         *_distributed_contradictions(config.distributed, given),
+        *_powersgd_contradictions(config, given),
     ]
 
 
@@ -142,14 +143,31 @@ def _distributed_contradictions(
             for name in sorted(local)
             if f"distributed.{name}" in given
         ]
-    elif distributed.compression == "powersgd":
-        problems.append(
-            "distributed.compression = 'powersgd' works on gradients; with sync = \"local\" "
-            "choose none, bf16 or fp16"
-        )
     elif distributed.local_fragments > distributed.local_steps:
         problems.append(
             f"distributed.local_fragments = {distributed.local_fragments} is more than "
             f"local_steps = {distributed.local_steps}"
+        )
+    return problems
+
+
+def _powersgd_contradictions(config: Config, given: Collection[str]) -> list[str]:
+    compression, problems = config.distributed.compression, []
+    if compression != "powersgd":
+        if "distributed.powersgd_rank" in given:
+            problems.append(
+                'distributed.powersgd_rank is for compression = "powersgd", which is '
+                f'"{compression}"'
+            )
+        return problems
+    if config.distributed.sync == "local":
+        problems.append(
+            "distributed.compression = 'powersgd' works on gradients; with sync = \"local\" "
+            "choose none, bf16 or fp16"
+        )
+    if config.training.precision == "float16":
+        problems.append(
+            "distributed.compression = 'powersgd' remembers gradients, whose scale "
+            'training.precision = "float16" changes; choose bfloat16 or float32'
         )
     return problems

@@ -2,12 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dragoman.cluster.links import Link
-from dragoman.config import CheckpointSettings, Config
+from dragoman.config import Config, DistributedSettings
 from dragoman.report.whatif import (
     BACKWARD_SHARE,
     USUAL_LOCAL_STEPS,
@@ -25,8 +25,8 @@ POOR_GOODPUT = 0.5
 CLOCK_SECONDS = 1.0
 # Below this part of the step the network is not worth a remedy.
 SMALL_SHARE = 0.1
-# Weights and two moments in float32.
-CHECKPOINT_BYTES_PER_PARAMETER = 12
+# Weights and two moments in float32, and the outer momentum of local steps.
+CHECKPOINT_BYTES_PER_PARAMETER = {"gradients": 12, "local": 16}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def problems(findings: Findings, config: Config) -> list[str]:
         *_poor_links(findings),
         *_slow_hosts(findings),
         *_different_gpus(findings.machines),
-        *_full_disks(findings, config.checkpoints),
+        *_full_disks(findings, config),
         *(
             f"the clock of {one.host} is {one.clock_lead_seconds:+.1f} s off that of "
             f"{findings.machines[0].host}: its lines in the report will be moved by that much"
@@ -165,8 +165,8 @@ def _different_gpus(machines: Sequence[MachineFacts]) -> list[str]:
     return [f"the GPUs differ ({listed}): every step waits for the slowest kind"]
 
 
-def _full_disks(findings: Findings, settings: CheckpointSettings) -> list[str]:
-    needed = disk_needed(findings.step.parameters, settings)
+def _full_disks(findings: Findings, config: Config) -> list[str]:
+    needed = disk_needed(findings.step.parameters, config)
     return [
         f"{one.host} has {in_bytes(one.disk_free_bytes)} free where the check ran; the "
         f"checkpoints of this model take {in_bytes(needed)}"
@@ -175,10 +175,10 @@ def _full_disks(findings: Findings, settings: CheckpointSettings) -> list[str]:
     ]
 
 
-def disk_needed(parameters: int, settings: CheckpointSettings) -> int:
+def disk_needed(parameters: int, config: Config) -> int:
     """Bytes of all checkpoints that may lie there at a time, one being written included."""
-    kept = settings.keep_latest + 2 * settings.keep_best + 1
-    return kept * CHECKPOINT_BYTES_PER_PARAMETER * parameters
+    kept = config.checkpoints.keep_latest + 2 * config.checkpoints.keep_best + 1
+    return kept * CHECKPOINT_BYTES_PER_PARAMETER[config.distributed.sync] * parameters
 
 
 def calibration_of(findings: Findings) -> Calibration:
@@ -208,48 +208,67 @@ def calibration_of(findings: Findings) -> Calibration:
     )
 
 
-def predictions(findings: Findings, steps: int | None) -> dict[str, Prediction]:
-    """One worker alone, and all of them in the three ways they can meet."""
+def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
+    """One worker alone, and all of them in the usual ways to meet and as configured."""
     calibration = calibration_of(findings)
-    local = Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS)
     scenarios = {"one worker alone": Scenario(machines=1, workers=1)}
     if len(findings.hosts) > 1:
-        scenarios |= {
-            "all, gradients": Scenario(compression="none", local_steps=1),
-            "all, bf16 gradients": Scenario(compression="bf16", local_steps=1),
-            f"all, {USUAL_LOCAL_STEPS} local steps": local,
-        }
+        ways = [
+            Scenario(compression="none", local_steps=1, fragments=1),
+            Scenario(compression="bf16", local_steps=1, fragments=1),
+            Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS, fragments=1),
+            configured_way(config.distributed),
+        ]
+        scenarios |= {name_of(way): way for way in ways}
     return {
-        name: predict(calibration, scenario, name, steps) for name, scenario in scenarios.items()
+        name: predict(calibration, scenario, name, config.training.steps)
+        for name, scenario in scenarios.items()
     }
 
 
-def recommend(predicted: Sequence[Prediction]) -> str:
-    """What to set, and why."""
+def configured_way(settings: DistributedSettings) -> Scenario:
+    """How the workers are to meet."""
+    is_local = settings.sync == "local"
+    return Scenario(
+        compression=settings.compression,
+        local_steps=settings.local_steps if is_local else 1,
+        fragments=settings.local_fragments if is_local else 1,
+    )
+
+
+def name_of(way: Scenario) -> str:
+    """A way to meet in words."""
+    packed = "" if way.compression == "none" else f"{way.compression} "
+    if way.local_steps == 1:
+        return f"all, {packed}gradients"
+    parts = "" if way.fragments == 1 else f" in {way.fragments} parts"
+    return f"all, {way.local_steps} {packed}local steps{parts}"
+
+
+def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
+    """What to set, and why; `configured` names the prediction for what is set now."""
     if len(predicted) == 1:
         return "one worker: nothing travels; add --workers or --hosts to check more"
-    alone, plain, half, local = predicted
-    share = {one.label: one.seconds_exposed / one.seconds_step for one in predicted}
-    if share[plain.label] <= SMALL_SHARE:
-        advice = (
-            "keep distributed.compression = 'none': the network takes "
-            f"{in_percent(share[plain.label])} of a step"
-        )
-        best = plain
-    elif share[half.label] <= SMALL_SHARE:
-        advice = (
-            "set distributed.compression = 'bf16': the network's part of a step falls from "
-            f"{in_percent(share[plain.label])} to {in_percent(share[half.label])}"
-        )
-        best = half
-    else:
+    alone, plain, half, local, *_ = predicted.values()
+    own = predicted[configured]
+    best = next((one for one in (plain, half) if _share(one) <= SMALL_SHARE), local)
+    if _gives_up(own) == _gives_up(best) and _share(own) <= max(SMALL_SHARE, _share(best)):
+        best = own
+        advice = f"keep what is configured: the network takes {in_percent(_share(own))} of a step"
+    elif best is local:
         advice = (
             f"set distributed.sync = 'local' and local_steps = {USUAL_LOCAL_STEPS} with bf16: "
-            f"gradients would spend {in_percent(share[plain.label])} of every step on the network, "
-            f"in bf16 {in_percent(share[half.label])}, local steps "
-            f"{in_percent(share[local.label])}; or make the batch larger"
+            f"gradients would spend {in_percent(_share(plain))} of every step on the network, "
+            f"in bf16 {in_percent(_share(half))}, local steps {in_percent(_share(local))}; "
+            "or make the batch larger"
         )
-        best = local
+    else:
+        together = " and sync = 'gradients'" if own.local_steps > 1 else ""
+        advice = (
+            f"set distributed.compression = '{best.compression}'{together}: the network would "
+            f"take {in_percent(_share(best))} of a step, without compression "
+            f"{in_percent(_share(plain))}"
+        )
     for one in (plain, half):
         if one.tokens_per_second < alone.tokens_per_second:
             advice += f". As {one.label}, the run would be slower than one worker alone"
@@ -259,20 +278,30 @@ def recommend(predicted: Sequence[Prediction]) -> str:
     return advice
 
 
+def _share(one: Prediction) -> float:
+    """The network's part of a step."""
+    return one.seconds_exposed / one.seconds_step
+
+
+def _gives_up(one: Prediction) -> int:
+    """What a way to meet costs beside time: nothing, bits of the gradients, meeting every step."""
+    return 2 if one.local_steps > 1 else int(one.compression != "none")
+
+
 def page(findings: Findings, config: Config) -> str:
     """Everything a person wants to read before a run."""
-    steps = config.training.steps
-    predicted = list(predictions(findings, steps).values())
+    predicted = predictions(findings, config)
+    configured = name_of(configured_way(config.distributed))
     lines = ["machines", *_table(_machine_rows(findings))]
     if findings.links:
         lines += ["links", *_table(_link_rows(findings.links))]
     lines += [
         f"predicted for {findings.step.parameters:,} parameters, "
         f"{findings.step.target_tokens:,} target tokens a step",
-        *_table(_prediction_rows(predicted, steps)),
+        *_table(_prediction_rows(predicted.values(), configured, config.training.steps)),
     ]
     lines += [f"problem: {one}" for one in problems(findings, config)]
-    lines.append(f"advice: {recommend(predicted)}")
+    lines.append(f"advice: {recommend(predicted, configured)}")
     return "\n".join(lines)
 
 
@@ -316,14 +345,16 @@ def _link_rows(links: Sequence[Link]) -> list[list[str]]:
     return rows
 
 
-def _prediction_rows(predicted: Sequence[Prediction], steps: int | None) -> list[list[str]]:
+def _prediction_rows(
+    predicted: Iterable[Prediction], configured: str, steps: int | None
+) -> list[list[str]]:
     rows = [["", "step", "network", "tokens/s", "efficiency"]]
     rows[0] += [f"{steps:,} steps"] if steps else []
     for one in predicted:
         row = [
-            one.label,
+            one.label + " (configured)" * (one.label == configured),
             in_time(one.seconds_step),
-            in_percent(one.seconds_exposed / one.seconds_step),
+            in_percent(_share(one)),
             f"{one.tokens_per_second:,.0f}",
             in_percent(one.efficiency),
         ]

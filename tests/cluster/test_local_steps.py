@@ -42,7 +42,8 @@ def go(
         for step, move in enumerate(moves[worker], start=1):
             for weight in weights.values():
                 weight += move
-            outer.after(step)
+            if outer.meets_at(step):
+                outer.meet(step)
         if settle:
             outer.settle(len(moves[worker]))
         ends[worker] = weights

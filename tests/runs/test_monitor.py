@@ -3,15 +3,18 @@
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml
 import pytest
+import torch
 
 from dragoman.runs.metrics import machine_scalars
 from dragoman.runs.monitor import Monitor
 
 
 def test_samples_are_written_at_once_and_taken_once(tmp_path: Path) -> None:
-    monitor = Monitor(tmp_path, gpus=0, clock_offset=0.25, step=lambda: 7)
+    monitor = Monitor(tmp_path, gpus=0, clock_offset=0.25, step=lambda: 7, warn=pytest.fail)
     monitor.start(tmp_path / "here.jsonl")
     deadline = time.monotonic() + 10
     while len((tmp_path / "here.jsonl").read_bytes().splitlines()) < 2:
@@ -29,6 +32,66 @@ def test_samples_are_written_at_once_and_taken_once(tmp_path: Path) -> None:
     assert 0 < second["memory_bytes"] < second["memory_total_bytes"]
     assert 0 < second["process_memory_bytes"] < second["memory_total_bytes"]
     assert second["interfaces"]["lo"]["sent_bytes"] >= first["interfaces"]["lo"]["sent_bytes"]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU whose NVML answers everything."""
+    properties = SimpleNamespace(name="A100", uuid="12-34")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    answers = {
+        "nvmlInit": None,
+        "nvmlDeviceGetHandleByUUID": "handle",
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97),
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=3, total=4),
+        "nvmlDeviceGetPowerUsage": 250_000,
+        "nvmlDeviceGetClockInfo": 1_500,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, lambda *words, answer=answer: answer)
+
+
+def refuse(*words: object) -> None:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("refused", "unknown"),
+    [
+        ("nvmlDeviceGetPowerUsage", {"power_watts"}),
+        ("nvmlDeviceGetMemoryInfo", {"memory_bytes", "memory_total_bytes"}),
+        (
+            "nvmlInit",
+            {"utilization", "memory_bytes", "memory_total_bytes", "power_watts", "sm_clock_mhz"},
+        ),
+    ],
+)
+def test_what_nvml_does_not_tell_is_null_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, unknown: set[str]
+) -> None:
+    monkeypatch.setattr(pynvml, refused, refuse)
+    said: list[str] = []
+    monitor = Monitor(tmp_path, gpus=2, clock_offset=0.0, step=lambda: 7, warn=said.append)
+    for sample in (monitor.sample(), monitor.sample()):
+        for gpu in sample["gpus"]:
+            assert {name for name, value in gpu.items() if value is None} == unknown
+        assert None not in machine_scalars(None, sample).values()
+    (line,) = said
+    assert line.startswith("GPU 0 can")
+    assert line.endswith("Not Supported")
+
+
+def test_a_sample_that_fails_is_not_the_last(tmp_path: Path) -> None:
+    steps = iter([1])  # There is no second one: StopIteration.
+    said: list[str] = []
+    monitor = Monitor(
+        tmp_path, gpus=0, clock_offset=0.0, step=lambda: next(steps), warn=said.append
+    )
+    for _ in range(3):
+        monitor.try_sample()
+    assert len(monitor.take()) == 1
+    assert said == ["this machine could not be watched for a second (said once): StopIteration: "]
 
 
 def test_curves_are_rates_of_counters() -> None:

@@ -6,7 +6,6 @@ Nesterov step along it (DiLoCo). The parameters may be cut into fragments that m
 times, each sum travelling while the workers go on (streaming), so that the link is used evenly.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,7 +26,6 @@ class OuterSteps:
         settings: DistributedSettings,
         total: BufferSum | None,
     ) -> None:
-        self.seconds_exposed = 0.0  # Since someone last set it to zero.
         self._workers = workers
         self._settings = settings
         self._sums = InOrder(total) if total else None
@@ -40,31 +38,23 @@ class OuterSteps:
         """Whether some fragment sets out, or comes home, after this step."""
         return any(self._sets_out(place, step) for place in range(len(self._fragments)))
 
-    def after(self, step: int) -> bool:
-        """Let the fragments meet whose time has come; tells whether weights were written."""
-        if not self.meets_at(step):
-            return False
-        start = time.perf_counter()
+    def meet(self, step: int) -> None:
+        """Let the fragments meet whose time has come."""
         # A sum comes home when the next one sets out: it had that long to travel.
-        changed = self._bring_home()
+        self._bring_home()
         for place, fragment in enumerate(self._fragments):
             if self._sets_out(place, step):
                 self._set_out(fragment, step)
         if len(self._fragments) == 1:
-            changed = self._bring_home()
-        self.seconds_exposed += time.perf_counter() - start
-        return changed
+            self._bring_home()
 
-    def settle(self, step: int) -> bool:
+    def settle(self, step: int) -> None:
         """Let everything meet now, so that all workers have the common weights."""
-        start = time.perf_counter()
-        changed = self._bring_home()
+        self._bring_home()
         for fragment in self._fragments:
-            if not (fragment.met_at == step and fragment.is_common):
+            if fragment.met_at != step:
                 self._set_out(fragment, step)
-                changed |= self._bring_home()
-        self.seconds_exposed += time.perf_counter() - start
-        return changed
+                self._bring_home()
 
     def tensors(self) -> dict[str, Tensor]:
         """The momentum of every parameter, by name."""
@@ -95,9 +85,8 @@ class OuterSteps:
         difference = fragment.common - fragment.before
         fragment.travelling = self._sums.start(difference) if self._sums else _arrived(difference)
 
-    def _bring_home(self) -> bool:
+    def _bring_home(self) -> None:
         """Wait for the sums on their way and make their outer steps."""
-        changed = False
         for fragment in self._fragments:
             if fragment.travelling is not None:
                 difference = fragment.travelling.wait()
@@ -105,8 +94,6 @@ class OuterSteps:
                     self._sums.raise_failure()
                 self._outer_step(fragment, difference / self._workers)
                 fragment.travelling = None
-                changed = True
-        return changed
 
     def _outer_step(self, fragment: "_Fragment", difference: Tensor) -> None:
         momentum = self._settings.outer_momentum
@@ -115,7 +102,6 @@ class OuterSteps:
         fragment.common.sub_(ahead, alpha=self._settings.outer_learning_rate)
         # What the worker learned while the sum travelled is kept.
         learned = fragment.gather() - fragment.before
-        fragment.is_common = not bool(learned.any())
         fragment.scatter(fragment.common + learned)
 
 
@@ -131,7 +117,6 @@ class _Fragment:
         self.before = self.common  # The worker's weights when the sum set out.
         self.travelling: Reduced | None = None
         self.met_at = -1
-        self.is_common = True
 
     def gather(self) -> Tensor:
         """The worker's weights, as a new vector on the CPU."""

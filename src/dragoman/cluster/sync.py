@@ -2,9 +2,9 @@
 
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from dragoman.cluster.device_clock import Moment
 from dragoman.cluster.processes import Workers
 from dragoman.config import DistributedSettings
 
@@ -33,13 +34,17 @@ class BufferSum:
     So the wire carries each machine's sum once, however many workers the machine has.
     """
 
-    def __init__(self, workers: Workers, settings: DistributedSettings) -> None:
+    def __init__(
+        self, workers: Workers, settings: DistributedSettings, device: torch.device
+    ) -> None:
+        self.device = device  # Where the buffers are.
         self.compression = settings.compression
         machines = list(dict.fromkeys(workers.hosts))
         self._leader = workers.hosts.index(workers.hosts[workers.rank])
         self._is_leader = workers.is_first_on_host
-        # With one worker a machine, or one machine, there is nothing to do in two stages.
-        self._in_stages = 1 < len(machines) < workers.count
+        # With one worker a machine, or one machine, there is nothing to do in two stages; NCCL
+        # knows the machines' insides itself.
+        self._in_stages = device.type == "cpu" and 1 < len(machines) < workers.count
         timeout = timedelta(seconds=settings.timeout_seconds)
         # Sums run beside other messages, which must not get between them.
         self._everyone = distributed.new_group(timeout=timeout)
@@ -64,6 +69,14 @@ class BufferSum:
                 distributed.all_reduce(packed, group=self._between)
             distributed.broadcast(packed, self._leader, group=self._inside)
         unpack(packed, buffer, self.compression)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How everything that workers exchange at a meeting travels, for whoever wants to time it."""
+
+    total: BufferSum
+    piece_bytes: float  # At most so many at a time.
 
 
 def pack(buffer: Tensor, compression: str) -> Tensor:
@@ -123,16 +136,19 @@ class GradientSync:
         total: BufferSum | None,
     ) -> None:
         self.model = model
-        self.seconds_exposed = 0.0  # The last backward pass waited this long for others.
+        # From the moment in the last backward pass when its own work was done until all sums had
+        # arrived; on a GPU both are moments of its queue, which the pass leaves waiting for them.
+        self.seconds_exposed = 0.0
         self.divisor = 1  # What the engine has divided the sums by.
         self._compression = settings.compression
-        self._backward_done = 0.0
+        self._powersgd: PowerSGDState | None = None
+        self._backward_done, self._arrived = Moment(workers.device), Moment(workers.device)
         if total is None:
             return
         self._is_cuda = workers.device.type == "cuda"
         # PyTorch's powersgd aborts on Gloo when there are several buckets.
         one_bucket = self._compression == "powersgd" and not self._is_cuda
-        self._wrapped = DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             model,
             device_ids=[workers.device] if self._is_cuda else None,
             bucket_cap_mb=EVERYTHING_MEGABYTES if one_bucket else settings.bucket_megabytes,
@@ -146,8 +162,8 @@ class GradientSync:
                 start_powerSGD_iter=POWERSGD_FIRST_STEP,
             )
         self._in_order = InOrder(total)
-        self._wrapped.register_comm_hook(None, self._sum_bucket)
-        self.model = self._wrapped
+        wrapped.register_comm_hook(None, self._sum_bucket)
+        self.model = wrapped
 
     @contextmanager
     def gradients(self, *, enabled: bool) -> Iterator[None]:
@@ -156,16 +172,23 @@ class GradientSync:
             yield
         elif enabled:
             yield
-            self.seconds_exposed = time.perf_counter() - self._backward_done
+            self._arrived.mark()
+            self.seconds_exposed = self._backward_done.seconds_until(self._arrived)
             self._in_order.raise_failure()
         else:
             with self.model.no_sync():
                 yield
 
+    def forget(self) -> None:
+        """Drop powersgd's memory of past gradients: one that is not finite would never leave it."""
+        if self._powersgd:
+            for memory in ("error_dict", "p_memory_dict", "q_memory_dict"):
+                getattr(self._powersgd, memory).clear()
+
     def _sum_bucket(self, _: object, bucket: GradBucket) -> Reduced:
         """Start one bucket's sum; the last bucket is ready when the backward pass is done."""
-        self._backward_done = time.perf_counter()
-        if self._compression == "powersgd":
+        self._backward_done.mark()
+        if self._powersgd:
             return powerSGD_hook(self._powersgd, bucket)
         if not self._is_cuda:
             return self._in_order.start(bucket.buffer())

@@ -158,8 +158,10 @@ def machine_scalars(
     }
     for gpu in sample["gpus"]:
         for name in ("utilization", "power_watts", "sm_clock_mhz"):
-            scalars[f"gpu{gpu['index']}/{name}"] = gpu[name]
-        scalars[f"gpu{gpu['index']}/memory_gigabytes"] = gpu["memory_bytes"] / 1e9
+            if gpu[name] is not None:
+                scalars[f"gpu{gpu['index']}/{name}"] = gpu[name]
+        if gpu["memory_bytes"] is not None:
+            scalars[f"gpu{gpu['index']}/memory_gigabytes"] = gpu["memory_bytes"] / 1e9
     seconds = sample["time"] - before["time"] if before else 0.0
     if before is None or seconds <= 0:
         return scalars

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import torch
 
 from dragoman.runs.metrics import LineFile
@@ -17,11 +18,20 @@ SECONDS_BETWEEN_SAMPLES = 1.0
 class Monitor:
     """A thread of the first worker of each machine; `take` hands its samples on."""
 
-    def __init__(self, folder: Path, gpus: int, clock_offset: float, step: Callable[[], int]):
+    def __init__(
+        self,
+        folder: Path,
+        gpus: int,
+        clock_offset: float,
+        step: Callable[[], int],
+        warn: Callable[[str], None],
+    ):
         self._folder = folder
         self._clock_offset = clock_offset
         self._step = step
-        self._gpus = [_Gpu(index) for index in range(gpus)]
+        self._warn = warn
+        self._warned: set[type[Exception]] = set()
+        self._gpus = [_Gpu(index, self._warn_once) for index in range(gpus)]
         self._speeds = {
             name: statistics.speed or None for name, statistics in psutil.net_if_stats().items()
         }
@@ -75,14 +85,28 @@ class Monitor:
             },
         }
 
+    def try_sample(self) -> None:
+        """Look at the machine once and keep what was seen; failing is no reason to stop."""
+        try:
+            line = self.sample()
+        except Exception as error:
+            self._warn_once("this machine could not be watched for a second", error)
+            return
+        self._waiting.append(line)
+        if self._file:
+            self._file.append(line)
+            self._file.flush()
+
+    def _warn_once(self, what: str, error: Exception) -> None:
+        """Say what is wrong when an error of its kind comes up for the first time."""
+        if type(error) not in self._warned:
+            self._warned.add(type(error))
+            self._warn(f"{what} (said once): {type(error).__name__}: {error}")
+
     def _watch(self) -> None:
         due = time.monotonic()
         while True:
-            line = self.sample()
-            self._waiting.append(line)
-            if self._file:
-                self._file.append(line)
-                self._file.flush()
+            self.try_sample()
             # Late samples are not made up for: a machine too busy to be watched is left alone.
             due = max(due + SECONDS_BETWEEN_SAMPLES, time.monotonic())
             if self._ended.wait(due - time.monotonic()):
@@ -90,29 +114,41 @@ class Monitor:
 
 
 class _Gpu:
-    """One GPU that this run's workers use."""
+    """One GPU that this run's workers use; what NVML does not tell of it is None."""
 
-    def __init__(self, index: int) -> None:
-        import pynvml
-
-        pynvml.nvmlInit()
-        self._nvml = pynvml
+    def __init__(self, index: int, warn_once: Callable[[str, Exception], None]) -> None:
         self._index = index
+        self._warn_once = warn_once
         properties = torch.cuda.get_device_properties(index)
         self._name = properties.name
-        # CUDA_VISIBLE_DEVICES renumbers GPUs for torch, not for NVML; their identity stays.
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+        self._handle = None
+        try:
+            pynvml.nvmlInit()
+            # CUDA_VISIBLE_DEVICES renumbers GPUs for torch, not for NVML; their identity stays.
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+        except pynvml.NVMLError as error:
+            warn_once(f"GPU {index} cannot be watched", error)
 
     def sample(self) -> dict[str, Any]:
         """Look at the GPU once."""
-        nvml, handle = self._nvml, self._handle
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        use = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        memory = self._ask(pynvml.nvmlDeviceGetMemoryInfo)
+        milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
         return {
             "index": self._index,
             "name": self._name,
-            "utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-            "memory_bytes": memory.used,
-            "memory_total_bytes": memory.total,
-            "power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "utilization": use.gpu if use else None,
+            "memory_bytes": memory.used if memory else None,
+            "memory_total_bytes": memory.total if memory else None,
+            "power_watts": None if milliwatts is None else milliwatts / 1000,
+            "sm_clock_mhz": self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
         }
+
+    def _ask(self, question: Callable[..., Any], *more: int) -> Any:
+        if self._handle is None:
+            return None
+        try:
+            return question(self._handle, *more)
+        except pynvml.NVMLError as error:
+            self._warn_once(f"GPU {self._index} can be watched in part only", error)
+            return None

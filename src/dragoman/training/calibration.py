@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from dragoman.cluster.device_clock import wait_for
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import BufferSum, bytes_sent_per_step
+from dragoman.cluster.sync import Exchange, bytes_sent_per_step
 from dragoman.config import Config, ModelShape
 from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import Transformer, count_parameters
@@ -52,9 +53,8 @@ def calibrate(
         / batch.target_tokens,
         "peak_flops": peak_operations_per_second(workers.device, config.training.precision),
     }
-    if step.total:
-        bucket = round(config.distributed.bucket_megabytes * 2**20)
-        times = time_sums(step.total, 4 * parameters, bucket, workers)
+    if step.exchange:
+        times = time_sums(step.exchange, 4 * parameters, workers)
         values["seconds_all_reduce"] = times.seconds
         values["seconds_all_reduce_latency"] = times.seconds_latency
         values["all_reduce_measured_bytes"] = times.measured_bytes
@@ -68,13 +68,13 @@ def seconds_of_compute(step: TrainingStep, batch: StepRows, workers: Workers) ->
     return [seconds for (seconds,) in workers.gather([mine])]
 
 
-def time_sums(total: BufferSum, gradient_bytes: int, bucket: int, workers: Workers) -> SumTimes:
+def time_sums(exchange: Exchange, gradient_bytes: int, workers: Workers) -> SumTimes:
     """Time sums of growing size until one takes long enough to be trusted."""
-    tiny = [_seconds_of_sum(total, 4, bucket, workers) for _ in range(TINY_SUMS)]
+    tiny = [_seconds_of_sum(exchange, 4, workers) for _ in range(TINY_SUMS)]
     latency = statistics.median(tiny)
     size = min(FIRST_SUM_BYTES, gradient_bytes)
     while True:
-        seconds = _seconds_of_sum(total, size, bucket, workers)
+        seconds = _seconds_of_sum(exchange, size, workers)
         if size == gradient_bytes or seconds > SECONDS_PER_SUM:
             break
         size = min(4 * size, gradient_bytes)
@@ -82,14 +82,16 @@ def time_sums(total: BufferSum, gradient_bytes: int, bucket: int, workers: Worke
     return SumTimes(whole, latency, size)
 
 
-def _seconds_of_sum(total: BufferSum, size: int, bucket: int, workers: Workers) -> float:
-    """Time of the slowest worker, so that all decide alike; in buckets, as gradients travel."""
-    parts = torch.split(torch.zeros(size // 4, device=workers.device), max(1, bucket // 4))
+def _seconds_of_sum(exchange: Exchange, size: int, workers: Workers) -> float:
+    """Time of the slowest worker, so that all decide alike; in pieces, as gradients travel."""
+    buffer = torch.zeros(size // 4, device=exchange.total.device)
+    pieces = torch.split(buffer, max(1, round(min(size, exchange.piece_bytes)) // 4))
+    wait_for(exchange.total.device)
     workers.gather([0.0])
     start = time.perf_counter()
-    for part in parts:
-        total(part)
-    _synchronize(workers.device)
+    for piece in pieces:
+        exchange.total(piece)
+    wait_for(exchange.total.device)
     return max(seconds for (seconds,) in workers.gather([time.perf_counter() - start]))
 
 
@@ -118,14 +120,9 @@ def peak_operations_per_second(device: torch.device, precision: str) -> float:
     matrix @ matrix
     times = []
     for _ in range(5):
-        _synchronize(device)
+        wait_for(device)
         start = time.perf_counter()
         matrix @ matrix
-        _synchronize(device)
+        wait_for(device)
         times.append(time.perf_counter() - start)
     return 2 * size**3 / min(times)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,6 +1,7 @@
 """The step on fused kernels: two CUDA graphs, replayed without the host ever waiting."""
 
 import importlib.util
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import BufferSum
+from dragoman.cluster.sync import BufferSum, Exchange
 from dragoman.config import Config, shape_of
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import Rows, StepRows
@@ -107,13 +108,14 @@ class FusedStep:
         self._rooms: list[_HostRoom] = []  # Those free.
         self._flights: deque[_Flight] = deque()
         self._last_end: torch.cuda.Event | None = None
-        self.total: BufferSum | None = None
+        self.exchange: Exchange | None = None
 
     def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
         """Compile the kernels and record both graphs; all workers have the same weights by now."""
         self.weights_changed()
         if self._workers.count > 1:
-            self.total = BufferSum(self._workers, self._config.distributed)
+            total = BufferSum(self._workers, self._config.distributed, self._device)
+            self.exchange = Exchange(total, piece_bytes=math.inf)
         shape = len(RowTensors._fields), rows_per_device, self._config.batches.row_tokens
         self._inputs = torch.zeros(
             HEADER + int(np.prod(shape)), dtype=torch.int32, device=self._device
@@ -139,8 +141,8 @@ class FusedStep:
         flight.start.record()
         self._make_gradients(room)
         flight.computed.record()
-        if self.total:
-            self.total(self._flat.gradients)
+        if self.exchange:
+            self.exchange.total(self._flat.gradients)
         flight.met.record()
         self._update_graph.replay()
         flight.room.results.copy_(self._results, non_blocking=True)
@@ -165,7 +167,7 @@ class FusedStep:
             seconds_data=min(idle, flight.seconds_waited),
             seconds_compute=_seconds(flight.start, flight.computed),
             seconds_exposed_communication=(
-                _seconds(flight.computed, flight.met) if self.total else 0.0
+                _seconds(flight.computed, flight.met) if self.exchange else 0.0
             ),
             seconds_optimizer=_seconds(flight.met, flight.end),
             seconds=_seconds(flight.previous_end or flight.start, flight.end),
@@ -204,6 +206,9 @@ class FusedStep:
     def weights_changed(self) -> None:
         """Make the 16-bit copies anew: someone else wrote the weights."""
         self._flat.refresh_copies()
+        # The time this took someone else is not the next step's.
+        self._last_end = _event()
+        self._last_end.record()
 
     def tensors(self) -> dict[str, Tensor]:
         """Both moments of every parameter, by name; writing to them changes them."""

@@ -1,18 +1,21 @@
 """Steps that a worker makes alone, with a meeting now and then."""
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 import torch.distributed as distributed
 from torch import Tensor
 
+from dragoman.cluster.device_clock import wait_for
 from dragoman.cluster.local_steps import OuterSteps
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import BufferSum
+from dragoman.cluster.sync import BufferSum, Exchange
 from dragoman.config import DistributedSettings
 from dragoman.corpus.rows import StepRows
-from dragoman.model.transformer import RowTensors, Transformer
+from dragoman.model.transformer import RowTensors, Transformer, count_parameters
 from dragoman.training.step import StepResult, TrainingStep
 
 
@@ -29,11 +32,13 @@ class LocalStep:
         self._alone = alone
         self._workers = workers
         self.lag = alone.lag
-        self.total = BufferSum(workers, settings) if workers.count > 1 else None
-        self._outer = OuterSteps(
-            dict(model.named_parameters()), workers.count, settings, self.total
-        )
-        self._seconds_exposed: deque[float] = deque()
+        self.exchange: Exchange | None = None
+        total = None
+        if workers.count > 1:
+            total = BufferSum(workers, settings, torch.device("cpu"))
+            self.exchange = Exchange(total, 4 * count_parameters(model) / settings.local_fragments)
+        self._outer = OuterSteps(dict(model.named_parameters()), workers.count, settings, total)
+        self._seconds_met: deque[float] = deque()
         self._folder_mates: object | None = None
 
     def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
@@ -53,16 +58,14 @@ class LocalStep:
         """Update the weights from this worker's share of the batch; meet if it is time."""
         own = replace(batch, target_tokens=max(1, batch.rows.target_tokens))
         self._alone.queue(own, step, learning_rate, seconds_waited)
-        self._outer.seconds_exposed = 0.0
-        if self._outer.after(step):
-            self._alone.weights_changed()
-        self._seconds_exposed.append(self._outer.seconds_exposed)
+        self._seconds_met.append(self._meet(step) if self.meets_at(step) else 0.0)
 
     def result(self) -> StepResult:
         """Wait for the oldest queued step and tell how it went."""
-        result = self._alone.result()
-        exposed = result.seconds_exposed_communication + self._seconds_exposed.popleft()
-        return replace(result, seconds_exposed_communication=exposed)
+        result, seconds_met = self._alone.result(), self._seconds_met.popleft()
+        # The host's own clock includes the meeting, a device's does not.
+        seconds = None if result.seconds is None else result.seconds + seconds_met
+        return replace(result, seconds_exposed_communication=seconds_met, seconds=seconds)
 
     def meets_at(self, step: int) -> bool:
         """Whether the workers meet after this step."""
@@ -70,8 +73,8 @@ class LocalStep:
 
     def settle(self, step: int) -> None:
         """Give all workers the same weights."""
-        if self._outer.settle(step):
-            self._alone.weights_changed()
+        self._outer.settle(step)
+        self._alone.weights_changed()
 
     def share_moments(self) -> None:
         """Average the moments of the workers that save to one folder, which holds one set.
@@ -80,12 +83,10 @@ class LocalStep:
         """
         if self._folder_mates is None:
             return
-        moments = self._alone.tensors()
-        for moment in moments.values():
+        for moment in self._alone.tensors().values():
             mean = moment.cpu() / self._mate_count
             distributed.all_reduce(mean, group=self._folder_mates)
             moment.copy_(mean)
-        self._alone.load(moments, self._alone.state())
 
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""
@@ -111,6 +112,15 @@ class LocalStep:
         """Go on from saved moments."""
         self._alone.load(tensors, state)
         self._outer.load(tensors)
+
+    def _meet(self, step: int) -> float:
+        """Meet the others, and tell how many seconds that took."""
+        wait_for(self._workers.device)  # Steps that it has not finished are no communication.
+        start = time.perf_counter()
+        self._outer.meet(step)
+        seconds = time.perf_counter() - start
+        self._alone.weights_changed()
+        return seconds
 
 
 def alone(workers: Workers) -> Workers:

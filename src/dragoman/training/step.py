@@ -1,6 +1,5 @@
 """One training step of one worker: forward, backward, meeting the others, update."""
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,8 +9,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from dragoman.cluster.device_clock import Moment
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import BufferSum, GradientSync
+from dragoman.cluster.sync import BufferSum, Exchange, GradientSync
 from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import StepRows
@@ -43,7 +43,7 @@ class StepResult:
 class TrainingStep(Protocol):
     """How a worker makes its steps; several may be on their way to a device at a time."""
 
-    total: BufferSum | None  # Sums over all workers; None if there is one.
+    exchange: Exchange | None  # None if there is one worker, or sums are only a part of it.
     lag: int  # So many steps may be queued without anyone having asked for their results.
 
     def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
@@ -97,7 +97,7 @@ class PlainStep:
         scale = LossScale(config.training.precision, workers.device)
         self._optimizer = Optimizer(model, config.optimizer, scale)
         self._results: deque[StepResult] = deque()
-        self.total: BufferSum | None = None
+        self.exchange: Exchange | None = None
         self.tensors = self._optimizer.tensors
         self.state = self._optimizer.state
         self.load = self._optimizer.load
@@ -106,10 +106,13 @@ class PlainStep:
         """Get ready for steps; all workers have the same weights by now."""
         self._rows_per_device = rows_per_device
         settings = self._config.distributed
+        total = None
         if self._workers.count > 1:
-            self.total = BufferSum(self._workers, settings)
-        self._sync = GradientSync(self._model, self._workers, settings, self.total)
-        if self._workers.count > 1:
+            total = BufferSum(self._workers, settings, self._workers.device)
+        self._sync = GradientSync(self._model, self._workers, settings, total)
+        if total and settings.compression != "powersgd":
+            self.exchange = Exchange(total, settings.bucket_megabytes * 2**20)
+        if total:
             # The engine settles the order of its sums in the first backward pass. One that does
             # not count keeps the first step of a life like any other, to the last bit.
             with self._sync.gradients(enabled=True):
@@ -121,7 +124,8 @@ class PlainStep:
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
     ) -> None:
         """Update the weights once from all micro-batches of all workers."""
-        start = time.perf_counter()
+        start, computed, updated = (Moment(self._workers.device) for _ in range(3))
+        start.mark()
         self._seed_dropout(step)
         loss = torch.zeros((), device=self._workers.device)
         nll = torch.zeros((), device=self._workers.device)
@@ -134,11 +138,14 @@ class PlainStep:
                 (sums.loss * (self._optimizer.loss_scale * share)).backward()
             loss += sums.loss.detach()
             nll += sums.nll
-        computed = time.perf_counter()
+        computed.mark()
         loss_scale = float(self._optimizer.loss_scale)
         update = self._optimizer.step(learning_rate)
+        updated.mark()
         skipped = bool(update.skipped)
-        updated = time.perf_counter()
+        if skipped:
+            self._sync.forget()
+        seconds_exposed = self._sync.seconds_exposed
         self._results.append(
             StepResult(
                 loss=float(loss),
@@ -147,9 +154,9 @@ class PlainStep:
                 skipped=skipped,
                 loss_scale=loss_scale,
                 seconds_data=seconds_waited,
-                seconds_compute=computed - start - self._sync.seconds_exposed,
-                seconds_exposed_communication=self._sync.seconds_exposed,
-                seconds_optimizer=updated - computed,
+                seconds_compute=start.seconds_until(computed) - seconds_exposed,
+                seconds_exposed_communication=seconds_exposed,
+                seconds_optimizer=computed.seconds_until(updated),
             )
         )
 
@@ -176,16 +183,15 @@ class PlainStep:
 
     def compute_only(self, batch: StepRows) -> float:
         """Seconds of a step's forward and backward passes, without the others; no trace is left."""
-        start = time.perf_counter()
+        start, end = Moment(self._workers.device), Moment(self._workers.device)
+        start.mark()
         for rows in self._micro_batches(batch):
             with self._sync.gradients(enabled=False), self._arithmetic():
                 sums = self._sync.model(rows, self._config.training.label_smoothing)
             sums.loss.backward()
-        if self._workers.device.type == "cuda":
-            torch.cuda.synchronize(self._workers.device)
-        seconds = time.perf_counter() - start
+        end.mark()
         self._model.zero_grad()
-        return seconds
+        return start.seconds_until(end)
 
     def weights_changed(self) -> None:
         """Nothing to do: there are no copies."""

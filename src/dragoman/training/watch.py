@@ -32,7 +32,7 @@ class MachineWatch:
         if workers.is_first_on_host:
             gpus = torch.cuda.device_count() if workers.device.type == "cuda" else 0
             used = min(gpus, workers.hosts.count(self._host))
-            self._monitor = Monitor(run.path, used, clock_leads[workers.rank], step)
+            self._monitor = Monitor(run.path, used, clock_leads[workers.rank], step, recorder.say)
             self._monitor.start(run.monitor_of(self._host) if recorder.writes else None)
 
     @property

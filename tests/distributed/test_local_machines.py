@@ -1,0 +1,76 @@
+"""Local steps over several machines, one of which is lost for a while."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from machines import Machine, network, wait_for_ssh
+from support import SMALL, has_step, metrics, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+SETTINGS = [
+    *SMALL,
+    "training.steps=1_000_000",
+    "evaluation.every_steps=1_000_000",
+    "checkpoints.every_steps=8",
+    "distributed.sync=local",
+    "distributed.local_steps=4",
+    "distributed.min_workers=1",
+    "distributed.timeout_seconds=10",
+]
+
+
+def common_tensors(run: Path) -> dict[str, object]:
+    """What all machines hold alike at the end of a run: weights and their outer momentum."""
+    index = json.loads((run / "checkpoints/checkpoints.json").read_text())
+    latest = run / "checkpoints" / index["latest"]
+    moments = load_file(latest / "optimizer.safetensors")
+    outer = {name: one.tolist() for name, one in moments.items() if name.endswith("momentum")}
+    weights = load_file(latest / "weights.safetensors")
+    return {"name": latest.name, **outer, **{name: one.tolist() for name, one in weights.items()}}
+
+
+def test_lost_machine_joins_again_and_all_end_alike(tmp_path: Path, prepared: Path) -> None:
+    folder = tmp_path / "net"
+    folder.mkdir()
+    with network(folder, ["hostA", "hostB"]) as net:
+        for machine in net.machines:
+            machine.start()
+        wait_for_ssh(net)
+
+        def run_on(machine: Machine) -> Path:
+            return machine.see(folder / "private" / "run")
+
+        where = "--run", folder / "private" / "run", "--hosts", "hostA,hostB"
+        with open(folder / "output", "w") as output:
+            process = subprocess.Popen(
+                net.dragoman("train", prepared / "config.toml", *where, *SETTINGS),
+                env=net.environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            survivor, victim = net.machines
+            run = run_on(survivor)
+            wait_until(lambda: has_step(run, 20))
+            victim.kill()
+            wait_until(lambda: bool(metrics(run, "lost")))
+            alone = metrics(run, "lost")[0]["step"]
+            wait_until(lambda: metrics(run, "train")[-1]["step"] > alone + 20)
+            victim.start()
+            wait_until(lambda: bool(metrics(run, "joined")), seconds=90)
+            together = metrics(run, "joined")[0]["step"]
+            wait_until(lambda: has_step(run_on(victim), together + 20))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 0, (folder / "output").read_text()
+            assert common_tensors(run) == common_tensors(run_on(victim))
+            last = metrics(run, "restart")[-1]
+            assert sorted(last["hosts"]) == ["hostA", "hostB"]
+        finally:
+            process.kill()
+            process.wait()

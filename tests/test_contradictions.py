@@ -1,0 +1,39 @@
+"""Settings that are refused together."""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config_file import load_config
+from dragoman.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ["distributed.powersgd_rank=8"],
+            'distributed.powersgd_rank is for compression = "powersgd", which is "none"',
+        ),
+        (
+            ["distributed.compression=powersgd", "training.precision=float16"],
+            "distributed.compression = 'powersgd' remembers gradients, whose scale "
+            'training.precision = "float16" changes; choose bfloat16 or float32',
+        ),
+        (
+            ["distributed.compression=powersgd", "distributed.sync=local"],
+            "distributed.compression = 'powersgd' works on gradients",
+        ),
+    ],
+)
+def test_powersgd_is_refused_where_it_cannot_work(
+    small_text: Path, overrides: list[str], problem: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(small_text / "config.toml", overrides)
+    assert problem in str(caught.value)
+
+
+def test_powersgd_takes_its_rank(small_text: Path) -> None:
+    overrides = ["distributed.compression=powersgd", "distributed.powersgd_rank=8"]
+    assert load_config(small_text / "config.toml", overrides).distributed.powersgd_rank == 8

@@ -1,0 +1,75 @@
+"""The step of several workers, made in one process: its group has this worker alone."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as distributed
+
+from dragoman.cluster.processes import Workers
+from dragoman.cluster.sync import POWERSGD_FIRST_STEP
+from dragoman.config_file import load_config
+from dragoman.corpus.rows import Position
+from dragoman.model.transformer import count_parameters
+from dragoman.training.parts import Parts, make_parts
+from dragoman.training.step import StepResult
+from support import SMALL
+
+WORKERS = Workers(0, 2, torch.device("cpu"), ("here", "here"))
+
+
+@pytest.fixture(autouse=True)
+def group(tmp_path: Path) -> Iterator[None]:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    yield
+    distributed.destroy_process_group()
+
+
+def make(folder: Path, *overrides: str) -> Parts:
+    parts = make_parts(load_config(folder / "config.toml", [*SMALL, *overrides]), WORKERS)
+    parts.step.begin(5, [0, 1])
+    return parts
+
+
+def run(parts: Parts, poisoned: int = 0) -> list[StepResult]:
+    """Make steps; before one of them a weight becomes NaN, and is mended afterwards."""
+    weight = next(parts.model.parameters()).data
+    results = []
+    batches = parts.stream.steps(Position(), 0, 2)
+    for step, batch in enumerate(islice(batches, POWERSGD_FIRST_STEP + 6), start=1):
+        before = weight.clone()
+        if step == poisoned:
+            weight.fill_(float("nan"))
+        parts.step.queue(batch, step, 1e-3, 0.0)
+        results.append(parts.step.result())
+        if step == poisoned:
+            weight.copy_(before)
+    return results
+
+
+def test_powersgd_outlives_a_gradient_that_is_not_finite(prepared: Path) -> None:
+    poisoned = POWERSGD_FIRST_STEP + 3
+    results = run(make(prepared, "distributed.compression=powersgd"), poisoned)
+    skipped = [step for step, one in enumerate(results, start=1) if one.skipped]
+    assert skipped == [poisoned]
+
+
+def test_what_is_timed_alone_is_what_travels(prepared: Path) -> None:
+    plain = make(prepared, "distributed.bucket_megabytes=0.5").step.exchange
+    assert plain is not None
+    assert plain.piece_bytes == 2**19
+    parts = make(prepared, "distributed.sync=local", "distributed.local_fragments=4")
+    assert parts.step.exchange is not None
+    assert parts.step.exchange.piece_bytes == count_parameters(parts.model)
+    # Its sums are of factors, between products that belong to it: they tell nothing alone.
+    assert make(prepared, "distributed.compression=powersgd").step.exchange is None
+
+
+def test_phases_are_parts_of_the_step(prepared: Path) -> None:
+    for one in run(make(prepared)):
+        assert min(one.seconds_compute, one.seconds_exposed_communication) > 0
+        assert one.seconds_optimizer > 0
