@@ -42,9 +42,8 @@ class BufferSum:
         machines = list(dict.fromkeys(workers.hosts))
         self._leader = workers.hosts.index(workers.hosts[workers.rank])
         self._is_leader = workers.is_first_on_host
-        # With one worker a machine, or one machine, there is nothing to do in two stages; NCCL
-        # knows the machines' insides itself.
-        self._in_stages = device.type == "cpu" and 1 < len(machines) < workers.count
+        # With one worker a machine, or one machine, there is nothing to do in two stages.
+        self._in_stages = 1 < len(machines) < workers.count
         timeout = timedelta(seconds=settings.timeout_seconds)
         # Sums run beside other messages, which must not get between them.
         self._everyone = distributed.new_group(timeout=timeout)
