@@ -12,7 +12,7 @@ from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.files import write_whole
-from dragoman.runs.checkpoint import find_intact, read_state
+from dragoman.runs.checkpoint import find_intact, mend_index, read_state
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_run
 from dragoman.training.stopping import Best
@@ -122,6 +122,7 @@ class Found:
 
 def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
     """Find the latest checkpoint that is intact; damaged ones are named and passed over."""
+    mend_index(run.checkpoints, warn)
     entry = find_intact(run.checkpoints, warn)
     if entry is None:
         return None
