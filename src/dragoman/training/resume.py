@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from dragoman.config import SCHEDULES_WITH_END, Config
@@ -27,7 +28,6 @@ class Progress:
     position: Position = field(default_factory=Position)
     best: Best = field(default_factory=Best)
     skipped_in_a_row: int = 0
-    target_tokens: int = 0
     seconds: float = 0.0
     rows_per_device: int = 0
 
@@ -37,9 +37,10 @@ class Progress:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Progress":
-        """Read what `to_json` wrote."""
+        """Read what `to_json` wrote, be it of an earlier Dragoman."""
+        known = {item.name: values[item.name] for item in fields(Progress) if item.name in values}
         position, best = Position(**values["position"]), Best(**values["best"])
-        return Progress(**{**values, "position": position, "best": best})
+        return Progress(**{**known, "position": position, "best": best})
 
 
 def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
@@ -56,6 +57,18 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
             f"{corpus.folder} was prepared with other settings; the config now says "
             f"{'; '.join(different)}; run `dragoman prepare` again"
         )
+    before = file_names(made_with["corpus"]["train"])
+    now = file_names(asdict(config.corpus)["train"])
+    if before != now:
+        raise UserError(
+            f"{corpus.folder} was prepared from other training text: {', '.join(before)}; the "
+            f"config now says {', '.join(now)}; run `dragoman prepare` again"
+        )
+
+
+def file_names(texts: Sequence[Mapping[str, str]]) -> list[str]:
+    """Names of the files of some texts; where they lie may differ between machines."""
+    return [Path(path).name for text in texts for path in text.values() if path]
 
 
 def open_run(

@@ -140,7 +140,6 @@ class Trainer:
         self.step.queue(batch, progress.step + 1, rate, waited)
         progress.step += 1
         progress.epoch, progress.position = batch.epoch, batch.next
-        progress.target_tokens += batch.target_tokens
         self.supervision.step = progress.step
         end = time.perf_counter()
         self.queued.append(QueuedStep(progress.step, batch, rate, end - self.mark))
