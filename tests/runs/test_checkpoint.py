@@ -24,7 +24,7 @@ from dragoman.runs.checkpoint import (
 
 def save(folder: Path, step: int, loss: float | None = None) -> None:
     tensors = {"weight": torch.full((4,), float(step))}
-    state = {"progress": {}, "optimizer": {}}
+    state: dict[str, object] = {"progress": {}, "optimizer": {}}
     write_checkpoint(folder, Checkpoint(step, tensors, tensors, state, Scores(loss, loss)))
 
 

@@ -8,6 +8,7 @@ import torch
 
 from dragoman.cluster.processes import Workers
 from dragoman.config_file import load_config
+from dragoman.inference.evaluate import mean_loss
 from dragoman.training import evaluator as evaluator_module
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.parts import make_parts
@@ -22,7 +23,6 @@ def test_all_seconds_of_an_evaluation_are_counted(
     parts = make_parts(config, workers)
     evaluator = Evaluator(config, parts.corpus, workers, nullcontext)
     now = 0.0
-    mean_loss = evaluator_module.mean_loss
 
     def slow_mean_loss(*arguments: Any) -> Any:
         nonlocal now

@@ -1,7 +1,6 @@
 """Start a run folder, or go on with the one that is there."""
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -18,6 +17,13 @@ from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_run
 from dragoman.training.stopping import Best
 
+# What a run folder may hold before it has a config.
+OPENING = (
+    *("checkpoints", "monitor", "source.model", "target.model", "provenance.json"),
+    *(".lock", ".seen-*", ".source.model.*", ".target.model.*"),
+    *(".provenance.json.*", ".config.toml.*"),
+)
+
 
 @dataclass
 class Progress:
@@ -30,6 +36,8 @@ class Progress:
     skipped_in_a_row: int = 0
     seconds: float = 0.0
     rows_per_device: int = 0
+    device: str = ""  # The kind on which so many rows fit.
+    owes_evaluation: bool = False  # At this step; a signal came before it.
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -71,21 +79,30 @@ def file_names(texts: Sequence[Mapping[str, str]]) -> list[str]:
     return [Path(path).name for text in texts for path in text.values() if path]
 
 
+def refuse_other_things(run: RunFolder) -> None:
+    """Refuse a folder that is neither a run nor what a kill left of the opening of one."""
+    if run.exists() or not run.path.exists():
+        return
+    for path in run.path.iterdir():
+        is_ours = any(path.match(pattern) for pattern in OPENING)
+        if not is_ours or (path.is_dir() and any(path.iterdir())):
+            raise UserError(f"{run.path} is not empty and holds no run; choose another --run")
+
+
 def open_run(
     run: RunFolder, config: Config, corpus: PreparedCorpus, parameters: int, tensors: int
 ) -> None:
     """Create the run folder, or check that the one there is the same run."""
-    if run.exists():
+    is_new = not run.exists()
+    if not is_new:
         refuse_changes(run, config, corpus)
-    elif run.path.exists() and any(run.path.iterdir()):
-        raise UserError(f"{run.path} is not empty and holds no run; choose another --run")
     for folder in (run.path, run.checkpoints, run.monitor):
         folder.mkdir(parents=True, exist_ok=True)
     names = corpus.manifest["vocabulary"]["files"]
     for name, path in zip((names[0], names[-1]), run.subwords, strict=True):
-        if not path.exists():
-            shutil.copyfile(corpus.folder / corpus.manifest["data"] / name, path)
-    if not run.provenance.exists():
+        if is_new or not path.exists():
+            write_whole(path, (corpus.folder / corpus.manifest["data"] / name).read_bytes())
+    if is_new:
         provenance = describe_run(run, corpus.manifest, parameters, tensors)
         write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
     # Last: a folder with a config is a run.
