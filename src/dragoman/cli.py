@@ -25,10 +25,14 @@ QUANTIZATIONS = (
 )
 
 PROBLEMS_FOUND = 3
+STOPPED = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's, 3 check has found one."""
+    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's.
+
+    3: check has found a problem. 4: a signal stopped the training, which can go on.
+    """
     parsed = _parse(arguments)
     try:
         parsed.verb(parsed)
@@ -208,12 +212,12 @@ def _train(arguments: argparse.Namespace) -> None:
     hosts = _hosts(arguments)
 
     from dragoman.training.start import train, train_on
+    from dragoman.training.stopping import Stop
 
     name = arguments.run or arguments.config.stem
-    if hosts:
-        train_on(hosts, config, name)
-    else:
-        train(config, name)
+    stop = train_on(hosts, config, name) if hosts else train(config, name)
+    if stop is Stop.SIGNAL:
+        sys.exit(STOPPED)
 
 
 def _check(arguments: argparse.Namespace) -> None:
