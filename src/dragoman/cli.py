@@ -28,9 +28,11 @@ QUANTIZATIONS = (
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 PROBLEMS_FOUND = 3
+STOPPED = 4
 EXIT_CODES = (
     "exit codes: 0 done; 1 a fault of the system; 2 a mistake in what was asked for; "
-    f"{PROBLEMS_FOUND} check has found problems; 130 interrupted"
+    f"{PROBLEMS_FOUND} check has found problems; {STOPPED} a signal stopped the training, which can go "
+    "on; 130 interrupted"
 )
 
 DESCRIPTIONS = {
@@ -56,7 +58,10 @@ DESCRIPTIONS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's, 3 check has found one."""
+    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's.
+
+    3: check has found a problem. 4: a signal stopped the training, which can go on.
+    """
     parsed = _parse(arguments)
     try:
         parsed.verb(parsed)
@@ -286,12 +291,12 @@ def _train(arguments: argparse.Namespace) -> None:
     hosts = _hosts(arguments)
 
     from dragoman.training.start import train, train_on
+    from dragoman.training.stopping import Stop
 
     name = arguments.run or arguments.config.stem
-    if hosts:
-        train_on(hosts, config, name)
-    else:
-        train(config, name)
+    stop = train_on(hosts, config, name) if hosts else train(config, name)
+    if stop is Stop.SIGNAL:
+        sys.exit(STOPPED)
 
 
 def _check(arguments: argparse.Namespace) -> None:

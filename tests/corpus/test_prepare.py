@@ -102,13 +102,15 @@ def test_invalid_utf8_is_skipped_on_request(small_text: Path) -> None:
 
 
 def test_evaluation_sets_keep_every_line_as_it_is(small_text: Path) -> None:
-    write_lines(small_text / "valid.en", ["one\u2019s", "", "seven " * 200, " blank "])
-    write_lines(small_text / "valid.de", ["eins", "leer", "", "blank\u2028x"])
+    write_lines(
+        small_text / "valid.en", ["one\u2019s", "", "two\rthree", "seven " * 200, " blank "]
+    )
+    write_lines(small_text / "valid.de", ["eins", "leer", "zwei drei", "", "blank\u2028x"])
     corpus = prepared(small_text, "cleaning.normalize_punctuation=true")
     (valid,) = corpus.evaluation_sets("validation")
-    assert valid.source == ("one\u2019s", "", "seven " * 200, " blank ")
-    assert valid.target == ("eins", "leer", "", "blank\u2028x")
-    assert len(valid.tokens) == 4
+    assert valid.source == ("one\u2019s", "", "two\rthree", "seven " * 200, " blank ")
+    assert valid.target == ("eins", "leer", "zwei drei", "", "blank\u2028x")
+    assert len(valid.tokens) == 5
     source, _ = corpus.subwords()
     assert source.decode([valid.tokens.source.line(0).tolist()]) == ["one's"]
     assert [test.name for test in corpus.evaluation_sets("test")] == ["test"]

@@ -216,7 +216,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(prepared: Path) -> None:
         wait_until(lambda: has_step(run, 5))
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == 4, errors
     assert metrics(run, "stop")[-1]["reason"] == "signal"
     last = metrics(run, "train")[-1]["step"]
     assert (run / f"checkpoints/step-{last:08d}").is_dir()

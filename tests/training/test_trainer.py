@@ -33,7 +33,7 @@ from support import (
 WEIGHTS = "weights.safetensors"
 
 
-def run(folder: Path, name: str, *overrides: str) -> Stop:
+def run(folder: Path, name: str, *overrides: str) -> Stop | None:
     config = load_config(folder / "config.toml", [*SMALL, *overrides])
     return train(config, str(folder / name))
 
@@ -108,9 +108,10 @@ def test_micro_batches_do_not_change_the_sums(prepared: Path) -> None:
 def test_same_command_on_a_finished_run_changes_nothing(prepared: Path) -> None:
     run(prepared, "run")
     before = {path: path.stat().st_mtime_ns for path in (prepared / "run/checkpoints").rglob("*")}
+    history = (prepared / "run/metrics.jsonl").read_bytes()
     assert run(prepared, "run") is Stop.STEPS
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert len(metrics(prepared / "run", "train")) == 24
+    assert (prepared / "run/metrics.jsonl").read_bytes() == history
     assert "the run is complete" in (prepared / "run" / "train.log").read_text()
 
 
@@ -247,11 +248,16 @@ def start_training(folder: Path, *overrides: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signal.Signals) -> None:
-    process = start_training(prepared, "training.steps=100_000", "checkpoints.every_steps=100_000")
+    process = start_training(
+        prepared,
+        *("training.steps=100_000", "checkpoints.every_steps=100_000"),
+        "evaluation.every_steps=100_000",
+    )
     wait_until(lambda: has_step(prepared / "run", 3))
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == 4, errors
+    assert not metrics(prepared / "run", "eval"), "who sends a signal does not wait for scores"
     assert f"asked to by {number.name}" in errors
     last = metrics(prepared / "run", "train")[-1]["step"]
     assert read_index(prepared / "run/checkpoints")["latest"] == f"step-{last:08d}"

@@ -113,7 +113,8 @@ class PreparedCorpus:
     def _evaluation_set(self, kind: str, name: str) -> EvaluationSet:
         stem = f"{kind}.{name}"
         source, target = (
-            tuple((self._data / f"{stem}.{side}.txt").read_text("utf-8").split("\n")[:-1])
+            # As bytes: a text file's reader would take a lone \r for the end of a line.
+            tuple((self._data / f"{stem}.{side}.txt").read_bytes().decode().split("\n")[:-1])
             for side in SIDES
         )
         return EvaluationSet(name, source, target, self._pairs(stem))

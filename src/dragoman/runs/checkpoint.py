@@ -1,10 +1,12 @@
 """Checkpoints, whole or absent: safetensors, checksums, an index, written in the background."""
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dragoman.config import CheckpointSettings
+from dragoman.console import say
 from dragoman.errors import UserError
 from dragoman.files import flush_folder, flush_to_disk, sha256, write_whole
 from dragoman.runs.folder import RunFolder
@@ -117,7 +120,10 @@ class CheckpointWriter:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
-    """Write one checkpoint aside, put it in place, and enter it in the index; return its bytes."""
+    """Write one checkpoint aside, put it in place, and enter it in the index; return its bytes.
+
+    Later ones are void: the run went back before them because they are damaged.
+    """
     name = checkpoint_name(checkpoint.step)
     aside = folder / f".{name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -125,39 +131,46 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
     save_file(dict(checkpoint.weights), aside / WEIGHTS)
     save_file(dict(checkpoint.optimizer), aside / OPTIMIZER)
     files = {file: _describe(aside / file) for file in (WEIGHTS, OPTIMIZER)}
-    state = {"step": checkpoint.step, **checkpoint.state, "files": files}
+    # JSON has no NaN, and a score that is not finite is none.
+    scores = {
+        score: value if value is not None and math.isfinite(value) else None
+        for score, value in asdict(checkpoint.scores).items()
+    }
+    state = {"step": checkpoint.step, **checkpoint.state, "scores": scores, "files": files}
     (aside / STATE).write_text(json.dumps(state, indent=2))
-    files[STATE] = _describe(aside / STATE)
+    for path in aside.iterdir():
+        _flush(path)
     flush_folder(aside)
-    shutil.rmtree(folder / name, ignore_errors=True)  # A repeated step's, from an earlier life.
+    own = _entry(aside)
+    entries = read_index(folder)["checkpoints"]
+    void = {entry["name"] for entry in entries if entry["step"] >= checkpoint.step} | {name}
+    for one in void:
+        _delete(folder / one)
     aside.rename(folder / name)
     flush_folder(folder)
-    size = sum(int(file["bytes"]) for file in files.values())
-    entry = {
-        "name": name,
-        "step": checkpoint.step,
-        "time": time.time(),
-        "bytes": size,
-        "files": files,
-        **asdict(checkpoint.scores),
-    }
-    index = read_index(folder)
-    others = [other for other in index["checkpoints"] if other["name"] != name]
-    _write_index(folder, [*others, entry])
-    return size
+    _write_index(folder, [*(entry for entry in entries if entry["name"] not in void), own])
+    return int(own["bytes"])
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of kept checkpoints; empty if there are none yet."""
-    try:
-        index: dict[str, Any] = json.loads((folder / INDEX).read_text())
-    except FileNotFoundError:
-        return {"checkpoints": []}
-    except ValueError:
-        raise UserError(
-            f"{folder / INDEX} is damaged; delete it to start from the folders"
-        ) from None
-    return index
+    """The index of kept checkpoints; if it is lost, what their folders say."""
+    entries = _listed(folder)
+    if entries is None:
+        entries = _in_folders(folder)
+        if entries:
+            say(f"{folder / INDEX} is missing or damaged; reading the folders beside it instead")
+    return _index_of(entries)
+
+
+def mend_index(folder: Path, warn: Callable[[str], None]) -> None:
+    """Enter the checkpoints that a kill, or the loss of the index, left out."""
+    listed = _listed(folder) or []
+    names = {entry["name"] for entry in listed}
+    left_out = [entry for entry in _in_folders(folder) if entry["name"] not in names]
+    if left_out:
+        found = ", ".join(entry["name"] for entry in left_out)
+        warn(f"{folder / INDEX} did not list {found}; entered again from the folders")
+        _write_index(folder, [*listed, *left_out])
 
 
 def prune(folder: Path, settings: CheckpointSettings) -> None:
@@ -168,9 +181,11 @@ def prune(folder: Path, settings: CheckpointSettings) -> None:
     if settings.keep_best:
         kept |= {index[best] for best in ("best_loss", "best_bleu") if index[best]}
     _write_index(folder, [entry for entry in entries if entry["name"] in kept])
-    for path in folder.iterdir():
-        if path.is_dir() and path.name not in kept:
-            shutil.rmtree(path)
+    for entry in entries:
+        if entry["name"] not in kept:
+            _delete(folder / entry["name"])
+    for path in folder.glob(".*/"):  # Half written or half deleted when the run was killed.
+        shutil.rmtree(path)
 
 
 def find_intact(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
@@ -259,24 +274,71 @@ def _bring_to_host(checkpoint: Checkpoint, ready: torch.cuda.Event) -> Checkpoin
         )
 
 
-def _describe(path: Path) -> dict[str, Any]:
+def _flush(path: Path) -> None:
     path.chmod(0o644)  # safetensors makes files that only their owner can read.
     with open(path, "rb") as file:
         flush_to_disk(file)
+
+
+def _describe(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
-def _write_index(folder: Path, entries: list[dict[str, Any]]) -> None:
+def _delete(path: Path) -> None:
+    """Delete a checkpoint; a kill in the middle leaves nothing that looks like one."""
+    aside = path.with_name(f".{path.name}.old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if path.exists():
+        path.rename(aside)
+        shutil.rmtree(aside)
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    """What the index says of the checkpoint in a folder."""
+    state = json.loads((path / STATE).read_text())
+    files = {**state["files"], STATE: _describe(path / STATE)}
+    return {
+        "name": checkpoint_name(state["step"]),
+        "step": state["step"],
+        "time": (path / STATE).stat().st_mtime,
+        "bytes": sum(file["bytes"] for file in files.values()),
+        "files": files,
+        **state.get("scores", asdict(Scores())),
+    }
+
+
+def _in_folders(folder: Path) -> list[dict[str, Any]]:
+    """Entries of all checkpoints whose folders can be read."""
+    entries = []
+    for path in sorted(folder.glob("step-*/")):
+        with suppress(OSError, ValueError, KeyError):
+            entries.append((path.name, _entry(path)))
+    return [entry for name, entry in entries if entry["name"] == name]
+
+
+def _listed(folder: Path) -> list[dict[str, Any]] | None:
+    """Entries of the index as it stands; None if it is missing or damaged."""
+    try:
+        entries: list[dict[str, Any]] = json.loads((folder / INDEX).read_text())["checkpoints"]
+    except (FileNotFoundError, ValueError):
+        return None
+    return entries
+
+
+def _index_of(entries: list[dict[str, Any]]) -> dict[str, Any]:
     entries = sorted(entries, key=lambda entry: int(entry["step"]))
 
     def best(score: str, sign: int) -> str | None:
         scored = [entry for entry in entries if entry[score] is not None]
         return min(scored, key=lambda entry: sign * entry[score])["name"] if scored else None
 
-    index = {
+    return {
         "latest": entries[-1]["name"] if entries else None,
         "best_loss": best("loss", 1),
         "best_bleu": best("bleu", -1),
         "checkpoints": entries,
     }
-    write_whole(folder / INDEX, json.dumps(index, indent=2).encode())
+
+
+def _write_index(folder: Path, entries: list[dict[str, Any]]) -> None:
+    write_whole(folder / INDEX, json.dumps(_index_of(entries), indent=2).encode())

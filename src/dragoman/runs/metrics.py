@@ -42,6 +42,7 @@ class MetricsLog:
         # Imported here: no other part of a run needs TensorBoard.
         from torch.utils.tensorboard.writer import SummaryWriter
 
+        self.has_history = run.metrics.exists() and run.metrics.stat().st_size > 0
         self.highest_step = highest_step(run.metrics)
         self._run = run
         self._warn = warn

@@ -33,6 +33,14 @@ def rows_that_fit(
     return largest_that_fits(fits, most)
 
 
+def kind_of(device: torch.device) -> str:
+    """Name and memory of a device: rows that fit on one fit on all of its kind."""
+    if device.type == "cpu":
+        return "cpu"
+    properties = torch.cuda.get_device_properties(device)
+    return f"{properties.name}, {properties.total_memory >> 30} GiB"
+
+
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
     """Double until it does not fit or is enough; even one row must be tried by training itself."""
     rows = 1

@@ -34,14 +34,15 @@ class Status:
 
 
 class Display:
-    """Shows a run's progress; silent on all workers but the first."""
+    """Shows a run's progress on worker 0; other machines only log it."""
 
-    def __init__(self, title: str, log: Path | None, steps: int | None) -> None:
+    def __init__(self, title: str, log: Path | None, steps: int | None, *, is_shown: bool) -> None:
         self._title = title
         self._status = Status(steps=steps)
         self._log: TextIO | None = open(log, "a", encoding="utf-8") if log else None
         self._last_line = 0.0
-        self._live = _live() if log and sys.stderr.isatty() else None
+        self._is_shown = is_shown
+        self._live = _live() if is_shown and sys.stderr.isatty() else None
 
     def start(self) -> None:
         """Take over the terminal, if there is one."""
@@ -55,9 +56,9 @@ class Display:
         with suppress(OSError):  # A full disk must not end a run; the screen still tells.
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
             self._log.flush()
-        if not self._live:
+        if self._is_shown and not self._live:
             say(message)
-        elif not log_only:
+        elif self._live and not log_only:
             self._live.console.print(message, highlight=False, markup=False)
 
     def step(self, step: int, values: dict[str, Any]) -> None:

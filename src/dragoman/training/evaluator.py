@@ -76,16 +76,24 @@ class Evaluator:
         """Score the model on every validation set, shared among all workers."""
         if not self._sets:
             return []
+        start = time.perf_counter()  # The training sample's seconds count with the first set's.
         model.eval()
         train_sample = self._mean_loss(model, self._train_sample)
-        evaluations = [self._evaluate(model, one, rows, train_sample) for one, rows in self._sets]
+        evaluations = []
+        for one, rows in self._sets:
+            evaluations.append(self._evaluate(model, one, rows, train_sample, start))
+            start = time.perf_counter()
         model.train()
         return evaluations
 
     def _evaluate(
-        self, model: Transformer, one: EvaluationSet, rows: Rows, train_sample: MeanLoss
+        self,
+        model: Transformer,
+        one: EvaluationSet,
+        rows: Rows,
+        train_sample: MeanLoss,
+        start: float,
     ) -> Evaluation:
-        start = time.perf_counter()
         loss = self._mean_loss(model, rows)
         settings = self._config.evaluation
         count = min(settings.bleu_pairs or len(one.source), len(one.source))

@@ -1,5 +1,7 @@
 """The beginning of every life of a run: find it, load it everywhere, agree, announce it."""
 
+from contextlib import ExitStack
+
 import torch
 
 from dragoman.cluster.agreement import Facts, agree
@@ -13,8 +15,15 @@ from dragoman.runs.checkpoint import OPTIMIZER, WEIGHTS, has_intact, read_state,
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_machine
 from dragoman.training.recorder import Recorder
-from dragoman.training.replicas import choose_writers, newest, share_history
-from dragoman.training.resume import Found, Progress, find_progress, note_machine, open_run
+from dragoman.training.replicas import choose_writers, hold, newest, share_history
+from dragoman.training.resume import (
+    Found,
+    Progress,
+    find_progress,
+    note_machine,
+    open_run,
+    refuse_other_things,
+)
 from dragoman.training.step import TrainingStep
 
 
@@ -22,15 +31,21 @@ class Opening:
     """Brings all workers of a run to the same state."""
 
     def __init__(
-        self, config: Config, run: RunFolder, corpus: PreparedCorpus, workers: Workers
+        self,
+        config: Config,
+        run: RunFolder,
+        corpus: PreparedCorpus,
+        workers: Workers,
+        life: Life | None,
     ) -> None:
         self.config, self.run, self.corpus, self.workers = config, run, corpus, workers
+        self.life = life
         self.progress = Progress()
         self.checkpoint: str | None = None
         self.writers: list[int] = []
         self.clock_leads: list[float] = []
 
-    def open(self, model: Transformer, training_step: TrainingStep) -> Recorder:
+    def open(self, model: Transformer, training_step: TrainingStep, at_end: ExitStack) -> Recorder:
         """Open the run folder on every machine and load the latest checkpoint into everyone."""
         run, workers = self.run, self.workers
         self.writers = choose_writers(run, workers)
@@ -38,6 +53,9 @@ class Opening:
         warnings: list[str] = []
         found = None
         if writes:
+            refuse_other_things(run)
+            is_restart = self.life is not None and self.life.number > 0
+            hold(run, at_end, 0.8 * self.config.distributed.timeout_seconds if is_restart else 0.0)
             tensors = len(list(model.parameters()))
             open_run(run, self.config, self.corpus, count_parameters(model), tensors)
             found = find_progress(run, warnings.append)
@@ -53,11 +71,12 @@ class Opening:
         if writes:
             note_machine(run, machines)
         recorder = Recorder(run, self.config, workers, writes, self.progress.step)
+        at_end.callback(recorder.close)
         for warning in warnings:
             recorder.say(warning)
         return recorder
 
-    def announce(self, recorder: Recorder, life: Life | None, parameters: int) -> None:
+    def announce(self, recorder: Recorder, parameters: int) -> None:
         """Say what is about to run, on the screen and in the metrics."""
         workers, device, step = self.workers, self.workers.device, self.progress.step
         details = {
@@ -69,17 +88,18 @@ class Opening:
             "rows_per_device": self.progress.rows_per_device,
             "checkpoint": self.checkpoint,
         }
-        if life and life.number:
+        life = self.life
+        if not self.checkpoint and not recorder.has_history:
+            recorder.event("start", step, **details)
+        elif life and life.number:
             reason = life.reason
             recorder.event("restart", step, **details, reason=reason)
             for kind, names in (("lost", life.lost), ("joined", life.joined)):
                 for name in names:
                     recorder.event(kind, step, host=name, reason=reason, workers=workers.count)
             recorder.say(f"restarted ({reason})")
-        elif self.checkpoint:
-            recorder.event("resume", step, **details, reason="the same command")
         else:
-            recorder.event("start", step, **details)
+            recorder.event("resume", step, **details, reason="the same command")
         if self.checkpoint:
             recorder.say(f"going on from {self.checkpoint}")
         hosts = list(dict.fromkeys(workers.hosts))

@@ -21,14 +21,22 @@ class Recorder:
     ) -> None:
         self.writes = writes
         self.display = Display(
-            f"dragoman: {run.name}", run.log if workers.is_first else None, config.training.steps
+            f"dragoman: {run.name}",
+            run.log if writes else None,
+            config.training.steps,
+            is_shown=workers.is_first,
         )
         if writes:
             self._metrics = MetricsLog(run, step, self.say)
             self._checkpoints = CheckpointWriter(run, config.checkpoints)
 
+    @property
+    def has_history(self) -> bool:
+        """Whether an earlier life of the run wrote anything down; false if this does not write."""
+        return self.writes and self._metrics.has_history
+
     def say(self, message: str) -> None:
-        """Tell one line on the screen and in the log; only worker 0 speaks."""
+        """Tell one line in the log and, by worker 0, on the screen."""
         self.display.say(message)
 
     def event(self, kind: str, step: int, **values: Any) -> None:

@@ -5,9 +5,13 @@ can write them down without any traffic. Machines that share a file system write
 """
 
 import hashlib
+import time
 import uuid
+from contextlib import ExitStack
 
 from dragoman.cluster.processes import Workers
+from dragoman.errors import UserError
+from dragoman.files import exclusive, write_whole
 from dragoman.runs.folder import RunFolder
 from dragoman.training.resume import Found
 
@@ -19,15 +23,33 @@ def choose_writers(run: RunFolder, workers: Workers) -> list[int]:
     token = workers.broadcast(uuid.uuid4().hex)
     prefix = f".seen-{token}-"
     mark = run.path / f"{prefix}{workers.rank}"
-    if workers.is_first_on_host:
-        run.path.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-    workers.gather([0.0])  # All marks are there before anyone looks,
-    ranks = [int(path.name.removeprefix(prefix)) for path in run.path.glob(f"{prefix}*")]
-    workers.gather([0.0])  # and everyone has looked before any is removed.
-    if workers.is_first_on_host:
-        mark.unlink()
+    try:
+        if workers.is_first_on_host:
+            run.path.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        workers.gather([0.0])  # All marks are there before anyone looks,
+        ranks = [int(path.name.removeprefix(prefix)) for path in run.path.glob(f"{prefix}*")]
+        workers.gather([0.0])  # and everyone has looked before any is removed.
+    finally:
+        mark.unlink(missing_ok=True)
     return [int(writer) for (writer,) in workers.gather([min(ranks)])]
+
+
+def hold(run: RunFolder, at_end: ExitStack, patience_seconds: float) -> None:
+    """Keep every other process from writing the run folder, for as long as this one does.
+
+    Patience is for the lock of a machine that was lost, which a file server keeps for a while.
+    """
+    run.path.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            at_end.enter_context(exclusive(run.path, "training it"))
+            return
+        except UserError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1.0)
 
 
 def newest(found: Found | None, workers: Workers) -> int | None:
@@ -47,4 +69,4 @@ def share_history(run: RunFolder, workers: Workers, source: int, writes: bool) -
             continue
         content = workers.broadcast_bytes(mine, source)
         if writes and workers.rank != source:
-            path.write_bytes(content)
+            write_whole(path, content)

@@ -1,9 +1,9 @@
 """Start a run folder, or go on with the one that is there."""
 
 import json
-import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from dragoman.config import SCHEDULES_WITH_END, Config
@@ -12,10 +12,17 @@ from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.files import write_whole
-from dragoman.runs.checkpoint import find_intact, read_state
+from dragoman.runs.checkpoint import find_intact, mend_index, read_state
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_run
 from dragoman.training.stopping import Best
+
+# What a run folder may hold before it has a config.
+OPENING = (
+    *("checkpoints", "monitor", "source.model", "target.model", "provenance.json"),
+    *(".lock", ".seen-*", ".source.model.*", ".target.model.*"),
+    *(".provenance.json.*", ".config.toml.*"),
+)
 
 
 @dataclass
@@ -27,9 +34,10 @@ class Progress:
     position: Position = field(default_factory=Position)
     best: Best = field(default_factory=Best)
     skipped_in_a_row: int = 0
-    target_tokens: int = 0
     seconds: float = 0.0
     rows_per_device: int = 0
+    device: str = ""  # The kind on which so many rows fit.
+    owes_evaluation: bool = False  # At this step; a signal came before it.
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -37,9 +45,10 @@ class Progress:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Progress":
-        """Read what `to_json` wrote."""
+        """Read what `to_json` wrote, be it of an earlier Dragoman."""
+        known = {item.name: values[item.name] for item in fields(Progress) if item.name in values}
         position, best = Position(**values["position"]), Best(**values["best"])
-        return Progress(**{**values, "position": position, "best": best})
+        return Progress(**{**known, "position": position, "best": best})
 
 
 def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
@@ -56,23 +65,44 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
             f"{corpus.folder} was prepared with other settings; the config now says "
             f"{'; '.join(different)}; run `dragoman prepare` again"
         )
+    before = file_names(made_with["corpus"]["train"])
+    now = file_names(asdict(config.corpus)["train"])
+    if before != now:
+        raise UserError(
+            f"{corpus.folder} was prepared from other training text: {', '.join(before)}; the "
+            f"config now says {', '.join(now)}; run `dragoman prepare` again"
+        )
+
+
+def file_names(texts: Sequence[Mapping[str, str]]) -> list[str]:
+    """Names of the files of some texts; where they lie may differ between machines."""
+    return [Path(path).name for text in texts for path in text.values() if path]
+
+
+def refuse_other_things(run: RunFolder) -> None:
+    """Refuse a folder that is neither a run nor what a kill left of the opening of one."""
+    if run.exists() or not run.path.exists():
+        return
+    for path in run.path.iterdir():
+        is_ours = any(path.match(pattern) for pattern in OPENING)
+        if not is_ours or (path.is_dir() and any(path.iterdir())):
+            raise UserError(f"{run.path} is not empty and holds no run; choose another --run")
 
 
 def open_run(
     run: RunFolder, config: Config, corpus: PreparedCorpus, parameters: int, tensors: int
 ) -> None:
     """Create the run folder, or check that the one there is the same run."""
-    if run.exists():
+    is_new = not run.exists()
+    if not is_new:
         refuse_changes(run, config, corpus)
-    elif run.path.exists() and any(run.path.iterdir()):
-        raise UserError(f"{run.path} is not empty and holds no run; choose another --run")
     for folder in (run.path, run.checkpoints, run.monitor):
         folder.mkdir(parents=True, exist_ok=True)
     names = corpus.manifest["vocabulary"]["files"]
     for name, path in zip((names[0], names[-1]), run.subwords, strict=True):
-        if not path.exists():
-            shutil.copyfile(corpus.folder / corpus.manifest["data"] / name, path)
-    if not run.provenance.exists():
+        if is_new or not path.exists():
+            write_whole(path, (corpus.folder / corpus.manifest["data"] / name).read_bytes())
+    if is_new:
         provenance = describe_run(run, corpus.manifest, parameters, tensors)
         write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
     # Last: a folder with a config is a run.
@@ -122,6 +152,7 @@ class Found:
 
 def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
     """Find the latest checkpoint that is intact; damaged ones are named and passed over."""
+    mend_index(run.checkpoints, warn)
     entry = find_intact(run.checkpoints, warn)
     if entry is None:
         return None

@@ -14,16 +14,18 @@ from dragoman.training.stopping import Stop
 from dragoman.training.trainer import Trainer
 
 
-def train(config: Config, name: str) -> Stop:
-    """Train in this process, alone or as one worker of the world it was started in."""
+def train(config: Config, name: str) -> Stop | None:
+    """Train in this process, alone or as one worker; under a launcher, tell it why it stopped."""
     with supervised() as supervision:
         workers = join_workers(config.distributed.timeout_seconds)
         stop = Trainer(config, new_run(name), workers, supervision).run()
+        if workers.is_first:
+            supervision.post_result(stop.name)
         workers.leave()
-        return stop
+        return None if supervision.is_launched else stop
 
 
-def train_on(hosts: Sequence[Host], config: Config, name: str) -> None:
+def train_on(hosts: Sequence[Host], config: Config, name: str) -> Stop:
     """Train on several workers, here or on other machines, until the run is over."""
     run = new_run(name)
     job = Job(
@@ -31,4 +33,6 @@ def train_on(hosts: Sequence[Host], config: Config, name: str) -> None:
         config=dump_config(config, with_defaults=False),
         command_line=shlex.join(["dragoman", *sys.argv[1:]]),
     )
-    launch(hosts, job, config.distributed)
+    result = launch(hosts, job, config.distributed)
+    assert result, "worker 0 ended without a result"
+    return Stop[result]

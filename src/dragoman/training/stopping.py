@@ -1,5 +1,6 @@
 """When a run ends: its settings, its scores, or a signal."""
 
+import math
 import os
 import signal
 import time
@@ -39,8 +40,8 @@ class Best:
         return self.evaluations_since_loss == 0 or self.evaluations_since_bleu == 0
 
     def update(self, loss: float, bleu: float) -> None:
-        """Take note of an evaluation."""
-        if self.loss is None or loss < self.loss:
+        """Take note of an evaluation; a loss that is not finite is no improvement."""
+        if math.isfinite(loss) and (self.loss is None or loss < self.loss):
             self.loss, self.evaluations_since_loss = loss, 0
         else:
             self.evaluations_since_loss += 1

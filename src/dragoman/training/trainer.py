@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from dragoman.cluster.links import measure_links, neighbours
 from dragoman.cluster.processes import Workers
@@ -15,6 +15,7 @@ from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
 from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
+from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.fused_step import fused_problem
 from dragoman.training.opening import Opening
@@ -35,59 +36,65 @@ class Trainer:
         self, config: Config, run: RunFolder, workers: Workers, supervision: Supervision
     ) -> None:
         self.config = config
+        self.folder = run
         self.workers = workers
         self.supervision = supervision
-        parts = make_parts(config, workers)
-        self.model, self.step = parts.model, parts.step
-        self.evaluator = Evaluator(config, parts.corpus, workers, self._arithmetic)
+        self.parts = make_parts(config, workers)
+        self.model, self.step = self.parts.model, self.parts.step
+        self.evaluator = Evaluator(config, self.parts.corpus, workers, self._arithmetic)
         self.signals = StopSignals()
-        opening = Opening(config, run, parts.corpus, workers)
-        self.recorder = opening.open(self.model, self.step)
-        self.progress = opening.progress
-        if not self.progress.rows_per_device:
-            self.progress.rows_per_device = choose_rows_per_device(config, parts, workers)
-        self.supervision.step = self.progress.step
-        self.saves_made = supervision.saves_asked
-        life = supervision.begin_life(workers)
-        opening.announce(self.recorder, life, count_parameters(self.model))
+        self.queued: deque[QueuedStep] = deque()
+        self.saves_made = 0  # In this life: the one before may have left a request unanswered.
+
+    def run(self) -> Stop:
+        """Train until a reason to stop; everything is saved when this returns."""
+        with self._signals_caught(), ExitStack() as at_end:
+            life = self.supervision.begin_life(self.workers)
+            opening = Opening(self.config, self.folder, self.parts.corpus, self.workers, life)
+            self.recorder = opening.open(self.model, self.step, at_end)
+            self.progress = opening.progress
+            self.stopwatch = Stopwatch(self.progress.seconds)
+            stop = self._agree(self._reason_to_stop())
+            if stop is not Stop.NO:
+                self._say_end(stop)
+                return stop
+            try:
+                self._begin(opening, at_end)
+                self._calibrate()
+                self.recorder.display.start()
+                return self._loop()
+            except BaseException as error:
+                detail = f"{type(error).__name__}: {error}"
+                self.recorder.event("stop", self.progress.step, reason="error", detail=detail)
+                raise
+
+    def _begin(self, opening: Opening, at_end: ExitStack) -> None:
+        """Announce this life of the run and get everything ready for its first step."""
+        config, workers, progress = self.config, self.workers, self.progress
+        device = kind_of(workers.device)
+        if not progress.rows_per_device or progress.device not in ("", device):
+            progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
+        progress.device = device
+        self.supervision.step = progress.step
+        opening.announce(self.recorder, count_parameters(self.model))
         if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
             self.recorder.say(
                 f"the fused kernels, several times as fast, cannot be used: {problem}"
             )
-        self.step.begin(self.progress.rows_per_device, opening.writers)
-        self.queued: deque[QueuedStep] = deque()
+        self.step.begin(progress.rows_per_device, opening.writers)
         self.watch = MachineWatch(
-            run, workers, self.recorder, opening.clock_leads, lambda: self.progress.step
+            self.folder, workers, self.recorder, opening.clock_leads, lambda: progress.step
         )
-        self.stopwatch = Stopwatch(self.progress.seconds)
+        at_end.callback(self.watch.close)
         self.batches = Ahead(
-            parts.stream.steps(self.progress.position, workers.rank, workers.count)
+            self.parts.stream.steps(progress.position, workers.rank, workers.count)
         )
-
-    def run(self) -> Stop:
-        """Train until a reason to stop; everything is saved when this returns."""
-        try:
-            with self._signals_caught():
-                stop = self._reason_to_stop()
-                if stop is not Stop.NO:
-                    self.recorder.say(f"the run is complete: {self._limit(stop)}")
-                    return stop
-                self._calibrate()
-                self.recorder.display.start()
-                return self._loop()
-        except BaseException as error:
-            detail = f"{type(error).__name__}: {error}"
-            self.recorder.event("stop", self.progress.step, reason="error", detail=detail)
-            raise
-        finally:
-            self.watch.close()
-            self.batches.close()
-            self.recorder.close()
+        at_end.callback(self.batches.close)
 
     def _loop(self) -> Stop:
         self.model.train()
         self.mark = time.perf_counter()
-        stop = Stop.NO
+        stop = self._look_up(Stop.NO, 0) if self.progress.owes_evaluation else Stop.NO
         while stop is Stop.NO:
             self._queue_step()
             is_pause_due = self._is_pause_due()
@@ -100,21 +107,28 @@ class Trainer:
         self.watch.collect()
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
-        self.recorder.say(f"stopped at step {self.progress.step:,}: {self._limit(stop)}")
+        self._say_end(stop)
         return stop
 
     def _pause(self, stop: Stop, saves_asked: int) -> Stop:
-        """Look up from training: evaluate and save what is due; perhaps that is reason to stop."""
+        """Finish the steps on their way, so that everyone has the same weights, and look up."""
         self._hear(in_flight=0)
         self.step.settle(self.progress.step)
+        return self._look_up(stop, saves_asked)
+
+    def _look_up(self, stop: Stop, saves_asked: int) -> Stop:
+        """Evaluate and save what is due; perhaps that is reason to stop."""
         scores = None
-        if stop is not Stop.NO or self._is_due(self.config.evaluation.every_steps):
+        is_due = self._is_due(self.config.evaluation.every_steps)
+        # Who sends a signal does not wait long; the next life evaluates what this one owes.
+        self.progress.owes_evaluation = is_due and stop is Stop.SIGNAL
+        if stop is not Stop.SIGNAL and (stop is not Stop.NO or is_due):
             scores = self._evaluate()
             stop = stop or self._agree(self._reason_to_stop())
         is_best = scores is not None and self.progress.best.is_new
         is_save_asked = saves_asked > self.saves_made
-        is_due = self._is_due(self.config.checkpoints.every_steps)
-        if stop is not Stop.NO or is_best or is_due or is_save_asked:
+        is_save_due = self._is_due(self.config.checkpoints.every_steps)
+        if stop is not Stop.NO or is_best or is_save_due or is_save_asked:
             self._save(scores or Scores())
         if is_save_asked:
             self._answer_save(saves_asked)
@@ -140,7 +154,6 @@ class Trainer:
         self.step.queue(batch, progress.step + 1, rate, waited)
         progress.step += 1
         progress.epoch, progress.position = batch.epoch, batch.next
-        progress.target_tokens += batch.target_tokens
         self.supervision.step = progress.step
         end = time.perf_counter()
         self.queued.append(QueuedStep(progress.step, batch, rate, end - self.mark))
@@ -245,13 +258,12 @@ class Trainer:
         return nullcontext() if self.supervision.is_launched else self.signals.caught()
 
     def _reason_to_stop(self) -> Stop:
-        if self.signals.requested or self.supervision.is_asked_to_stop:
-            return Stop.SIGNAL
         seconds = self.stopwatch.seconds()
         progress = self.progress
+        is_asked = self.signals.requested or self.supervision.is_asked_to_stop
         return reason_to_stop(
             self.config.training, progress.step, progress.epoch, seconds, progress.best
-        )
+        ) or (Stop.SIGNAL if is_asked else Stop.NO)
 
     def _agree(self, stop: Stop) -> Stop:
         return Stop(int(max(reason for (reason,) in self.workers.gather([stop]))))
@@ -259,14 +271,19 @@ class Trainer:
     def _is_due(self, every_steps: int) -> bool:
         return self.progress.step % every_steps == 0
 
-    def _limit(self, stop: Stop) -> str:
-        training = self.config.training
-        return {
+    def _say_end(self, stop: Stop) -> None:
+        step, training = self.progress.step, self.config.training
+        if stop is Stop.SIGNAL:
+            asker = self.signals.requested or "the launcher"
+            self.recorder.say(
+                f"stopped at step {step:,}: asked to by {asker}; the same command goes on"
+            )
+            return
+        reason = {
             Stop.STEPS: f"training.steps = {training.steps} reached",
             Stop.EPOCHS: f"training.epochs = {training.epochs} reached",
             Stop.HOURS: f"training.hours = {training.hours} reached",
             Stop.PATIENCE: f"{training.patience} evaluations without a better "
             f"{training.patience_metric}",
-            Stop.SIGNAL: f"asked to by {self.signals.requested or 'the launcher'}; "
-            "the same command goes on",
         }[stop]
+        self.recorder.say(f"the run is complete at step {step:,}: {reason}")

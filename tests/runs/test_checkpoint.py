@@ -1,0 +1,95 @@
+"""Checkpoints and their index: what is kept, found again, and void."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.config import CheckpointSettings
+from dragoman.runs.checkpoint import (
+    INDEX,
+    WEIGHTS,
+    Checkpoint,
+    Scores,
+    find_intact,
+    mend_index,
+    prune,
+    read_index,
+    write_checkpoint,
+)
+
+
+def save(folder: Path, step: int, loss: float | None = None) -> None:
+    tensors = {"weight": torch.full((4,), float(step))}
+    state: dict[str, object] = {"progress": {}, "optimizer": {}}
+    write_checkpoint(folder, Checkpoint(step, tensors, tensors, state, Scores(loss, loss)))
+
+
+def listed(folder: Path) -> list[int]:
+    return [entry["step"] for entry in read_index(folder)["checkpoints"]]
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_short])
+def test_a_lost_index_is_made_again_from_the_folders(
+    tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step, loss in ((100, 2.0), (200, 1.0), (300, 3.0)):
+        save(tmp_path, step, loss)
+    before = read_index(tmp_path)
+    damage(tmp_path / INDEX)
+    assert read_index(tmp_path) == before
+    assert f"{tmp_path / INDEX} is missing or damaged" in capsys.readouterr().err
+    warnings: list[str] = []
+    mend_index(tmp_path, warnings.append)
+    (warning,) = warnings
+    assert "did not list step-00000100, step-00000200, step-00000300" in warning
+    assert json.loads((tmp_path / INDEX).read_text()) == before
+    prune(tmp_path, CheckpointSettings(keep_latest=1))
+    assert listed(tmp_path) == [200, 300]
+
+
+def test_a_checkpoint_that_a_kill_left_out_of_the_index_is_found(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    index = (tmp_path / INDEX).read_bytes()
+    save(tmp_path, 200)
+    (tmp_path / INDEX).write_bytes(index)
+    mend_index(tmp_path, lambda _: None)
+    entry = find_intact(tmp_path, lambda _: None)
+    assert entry is not None
+    assert entry["step"] == 200
+
+
+def test_folders_that_the_index_does_not_know_are_left_alone(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    shutil.copytree(tmp_path / "step-00000100", tmp_path / "step-00000100-mine")
+    (tmp_path / ".step-00000150").mkdir()
+    save(tmp_path, 200)
+    mend_index(tmp_path, lambda _: None)
+    prune(tmp_path, CheckpointSettings(keep_latest=1))
+    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert folders == {"step-00000100-mine", "step-00000200"}
+
+
+def test_a_checkpoint_makes_later_ones_void(tmp_path: Path) -> None:
+    save(tmp_path, 200, 2.0)
+    save(tmp_path, 300, 1.0)
+    cut_short(tmp_path / "step-00000300" / WEIGHTS)
+    save(tmp_path, 250, 1.5)
+    prune(tmp_path, CheckpointSettings(keep_latest=1))
+    assert listed(tmp_path) == [250]
+    assert read_index(tmp_path)["best_loss"] == "step-00000250"
+    assert not (tmp_path / "step-00000300").exists()
+
+
+def test_a_loss_that_is_not_finite_is_no_score(tmp_path: Path) -> None:
+    save(tmp_path, 100, float("nan"))
+    save(tmp_path, 200, 2.0)
+    assert read_index(tmp_path)["best_loss"] == "step-00000200"
+    assert "NaN" not in (tmp_path / INDEX).read_text()

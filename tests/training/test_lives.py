@@ -1,0 +1,167 @@
+"""How the lives of a run begin and end: what is written, agreed and owed."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.cluster.processes import Workers
+from dragoman.cluster.supervision import Supervision
+from dragoman.config_file import load_config
+from dragoman.errors import SystemFault, UserError
+from dragoman.files import exclusive
+from dragoman.report.evidence.history import read_history
+from dragoman.runs.checkpoint import read_index, read_state
+from dragoman.runs.folder import RunFolder
+from dragoman.training import trainer as trainer_module
+from dragoman.training.start import train
+from dragoman.training.step import PlainStep
+from dragoman.training.stopping import Stop
+from dragoman.training.trainer import Trainer
+from support import SMALL, assert_same_end, metrics, refusal
+
+
+def run(folder: Path, name: str, *overrides: str) -> Stop | None:
+    config = load_config(folder / "config.toml", [*SMALL, *overrides])
+    return train(config, str(folder / name))
+
+
+def run_with(supervision: Supervision, folder: Path, *overrides: str) -> Stop:
+    config = load_config(folder / "config.toml", [*SMALL, *overrides])
+    workers = Workers(0, 1, torch.device("cpu"), ("here",))
+    return Trainer(config, RunFolder(folder / "run"), workers, supervision).run()
+
+
+def test_an_error_before_the_first_step_leaves_a_stop_line_and_no_thread(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no room for graphs")
+
+    threads = threading.active_count()
+    monkeypatch.setattr(PlainStep, "begin", begin)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(prepared, "run")
+    assert threading.active_count() == threads
+    (stop,) = metrics(prepared / "run", "stop")
+    assert (stop["reason"], stop["detail"]) == ("error", "OutOfMemoryError: no room for graphs")
+
+
+def test_a_request_to_stop_that_one_worker_hears_at_the_start_stops_all(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gather(_: Workers, values: list[float]) -> list[list[float]]:
+        return [list(values), [Stop.SIGNAL] if isinstance(values[0], Stop) else list(values)]
+
+    monkeypatch.setattr(Workers, "gather", gather)
+    assert run(prepared, "run") is Stop.SIGNAL
+    assert (prepared / "run/metrics.jsonl").read_bytes() == b""
+    log = (prepared / "run/train.log").read_text()
+    assert "stopped at step 0: asked to by the launcher; the same command goes on" in log
+    assert "complete" not in log
+
+
+def test_a_save_asked_for_before_the_start_is_answered(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervision = Supervision(0)
+    supervision.saves_asked = 3
+    answered: list[int] = []
+    monkeypatch.setattr(supervision, "note_saved", answered.append)
+    run_with(supervision, prepared, "training.steps=2")
+    assert answered == [3]
+    assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [1, 2]
+
+
+def test_a_signal_at_an_evaluation_costs_the_run_no_evaluation(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(prepared, "whole")
+    queue_step = Trainer._queue_step
+
+    def queue_step_and_interrupt(self: Trainer) -> None:
+        queue_step(self)
+        if self.progress.step == 8:
+            self.signals.requested = "SIGTERM"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_queue_step", queue_step_and_interrupt)
+        assert run(prepared, "parts") is Stop.SIGNAL
+    assert not metrics(prepared / "parts", "eval")
+    assert read_index(prepared / "parts/checkpoints")["latest"] == "step-00000008"
+    run(prepared, "parts")
+    assert_same_end(prepared / "whole", prepared / "parts")
+    scores = [
+        [(line["step"], line["loss"], line["bleu"]) for line in metrics(prepared / name, "eval")]
+        for name in ("whole", "parts")
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_steps_before_the_first_checkpoint_are_void_after_a_kill(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = "checkpoints.every_steps=100"
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_learning_rate", lambda *_: float("inf"))
+        with pytest.raises(SystemFault):
+            run(prepared, "run", late, "training.max_skipped_steps=3")
+    run(prepared, "run", late, "training.steps=2")
+    (resume,) = metrics(prepared / "run", "resume")
+    assert (resume["step"], resume["checkpoint"]) == (0, None)
+    missing: list[str] = []
+    history = read_history(prepared / "run/metrics.jsonl", missing)
+    assert history.train.step.tolist() == [1, 2]
+    assert len(history.lost) > 2
+    assert not missing
+
+
+def test_a_run_that_another_process_trains_is_refused(
+    prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(prepared, "run", "training.steps=4")
+    config = (prepared / "run/config.toml").read_bytes()
+    with exclusive(prepared / "run", "training it"):
+        code, errors = refusal(
+            capsys, "train", prepared / "config.toml", "--run", prepared / "run", *SMALL
+        )
+    assert code == 2
+    assert f"{prepared / 'run'}: another process is busy training it" in errors
+    assert (prepared / "run/config.toml").read_bytes() == config
+    assert run(prepared, "run") is Stop.STEPS
+
+
+def test_an_opening_that_was_killed_is_done_again(prepared: Path) -> None:
+    folder = prepared / "run"
+    for path in (folder / "checkpoints", folder / "monitor"):
+        path.mkdir(parents=True)
+    for name in (".lock", ".seen-1234-1", ".config.toml.99", "source.model", "provenance.json"):
+        (folder / name).write_text("half")
+    assert run(prepared, "run", "training.steps=2") is Stop.STEPS
+    source, target = RunFolder(folder).subwords
+    assert source.read_bytes() == target.read_bytes()
+    assert json.loads((folder / "provenance.json").read_text())["run"] == "run"
+
+
+def test_checkpoints_without_a_config_are_not_taken_for_a_new_run(prepared: Path) -> None:
+    (prepared / "run/checkpoints/step-00000008").mkdir(parents=True)
+    with pytest.raises(UserError, match="is not empty and holds no run"):
+        run(prepared, "run")
+
+
+def test_rows_are_chosen_again_on_another_device_only(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto = "batches.rows_per_device=auto"
+    run(prepared, "run", auto, "training.steps=4")
+    monkeypatch.setattr(trainer_module, "choose_rows_per_device", lambda *_: 2)
+    run(prepared, "run", auto, "training.steps=8")
+    monkeypatch.setattr(trainer_module, "kind_of", lambda _: "a smaller one")
+    run(prepared, "run", auto, "training.steps=12")
+    lines = metrics(prepared / "run", "start") + metrics(prepared / "run", "resume")
+    assert [line["rows_per_device"] for line in lines] == [16, 16, 2]
+    progress = read_state(prepared / "run/checkpoints", "step-00000012")["progress"]
+    assert (progress["rows_per_device"], progress["device"]) == (2, "a smaller one")

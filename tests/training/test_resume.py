@@ -1,0 +1,31 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dragoman.config_file import load_config
+from dragoman.corpus.store import PreparedCorpus
+from dragoman.errors import UserError
+from dragoman.training.resume import Progress, check_corpus_settings
+from support import SMALL
+
+
+def test_progress_of_an_earlier_dragoman_can_be_read() -> None:
+    progress = Progress(step=7, seconds=1.5)
+    assert Progress.from_json({**progress.to_json(), "target_tokens": 99}) == progress
+
+
+def test_a_text_that_was_not_prepared_is_refused(prepared: Path) -> None:
+    config = prepared / "config.toml"
+    one = '{ source = "train.en", target = "train.de" }'
+    config.write_text(config.read_text().replace(one, f'{one}, {{ tsv = "more.tsv" }}'))
+    loaded = load_config(config, SMALL)
+    with pytest.raises(UserError, match=r"train.en, train.de, more.tsv; run `dragoman prepare`"):
+        check_corpus_settings(loaded, PreparedCorpus(Path(loaded.corpus.folder)))
+
+
+def test_a_prepared_corpus_may_move_without_its_texts(prepared: Path, tmp_path: Path) -> None:
+    for name in ("prepared", "config.toml"):
+        shutil.move(prepared / name, tmp_path / name)
+    config = load_config(tmp_path / "config.toml", SMALL)
+    check_corpus_settings(config, PreparedCorpus(tmp_path / "prepared"))
