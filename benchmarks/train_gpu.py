@@ -239,8 +239,8 @@ def print_translation(run: Path) -> None:
     """Seconds to translate the validation set, as evaluation during training does it."""
     from dragoman.inference.evaluate import score_text
     from dragoman.inference.load import load_trained
+    from dragoman.model.precision import arithmetic
     from dragoman.runs.folder import RunFolder
-    from dragoman.training.precision import arithmetic
 
     device = torch.device("cuda")
     trained = load_trained(RunFolder(run), "latest", 1, device)

@@ -19,6 +19,7 @@ from dragoman.report.whatif import COMPRESSED
 if TYPE_CHECKING:
     from dragoman.cluster.launch import Host
     from dragoman.inference.commands import TrainedChoice
+    from dragoman.training.stopping import Stop
 
 QUANTIZATIONS = (
     *("float32", "float16", "bfloat16", "int16"),
@@ -31,8 +32,8 @@ PROBLEMS_FOUND = 3
 STOPPED = 4
 EXIT_CODES = (
     "exit codes: 0 done; 1 a fault of the system; 2 a mistake in what was asked for; "
-    f"{PROBLEMS_FOUND} check has found problems; {STOPPED} a signal stopped the training, which can go "
-    "on; 130 interrupted"
+    f"{PROBLEMS_FOUND} check has found problems; {STOPPED} a signal stopped the training, which "
+    "can go on; 130 interrupted"
 )
 
 DESCRIPTIONS = {
@@ -267,7 +268,7 @@ def _add_scenario(parser: argparse.ArgumentParser) -> None:
 def _demo(arguments: argparse.Namespace) -> None:
     from dragoman.demo import run_demo
 
-    run_demo(arguments.folder)
+    _end(run_demo(arguments.folder))
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
@@ -291,10 +292,15 @@ def _train(arguments: argparse.Namespace) -> None:
     hosts = _hosts(arguments)
 
     from dragoman.training.start import train, train_on
-    from dragoman.training.stopping import Stop
 
     name = arguments.run or arguments.config.stem
-    stop = train_on(hosts, config, name) if hosts else train(config, name)
+    _end(train_on(hosts, config, name) if hosts else train(config, name))
+
+
+def _end(stop: "Stop | None") -> None:
+    """Tell scripts whether to give the same command again."""
+    from dragoman.training.stopping import Stop
+
     if stop is Stop.SIGNAL:
         sys.exit(STOPPED)
 

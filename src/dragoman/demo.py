@@ -10,13 +10,14 @@ from dragoman.console import say
 
 if TYPE_CHECKING:
     from dragoman.inference.commands import Evaluated
+    from dragoman.training.stopping import Stop
 
 WORKERS = 2
 SENTENCES_SHOWN = 10
 
 
-def run_demo(folder: Path) -> None:
-    """Make the corpus, train a small model on it, and show what it has learnt."""
+def run_demo(folder: Path) -> "Stop":
+    """Make the corpus, train a small model on it, and show what it has learnt, if it got there."""
     from dragoman.cluster.launch import Host
     from dragoman.corpus.demo import write_demo
     from dragoman.corpus.prepare import prepare
@@ -24,6 +25,7 @@ def run_demo(folder: Path) -> None:
     from dragoman.inference.commands import TrainedChoice, evaluate_run
     from dragoman.report.render import write_report
     from dragoman.training.start import train_on
+    from dragoman.training.stopping import Stop
 
     config_path = folder / "demo.toml"
     if not config_path.exists():
@@ -35,7 +37,9 @@ def run_demo(folder: Path) -> None:
     print(summarize(prepare(config)), flush=True)
     run = folder / "run"
     say(f"\nNow a small Transformer learns to translate it ({config_path} has the settings).\n")
-    train_on([Host("", WORKERS)], config, str(run))
+    stop = train_on([Host("", WORKERS)], config, str(run))
+    if stop is Stop.SIGNAL:
+        return stop
     say("\nThe test set, which it has never seen:\n")
     choice = TrainedChoice(str(run))
     _show_translations(evaluate_run(choice, None, None))
@@ -51,6 +55,7 @@ What to try next:
   dragoman compare {run} {folder}/wider
   dragoman settings    # all there is to set"""
     )
+    return stop
 
 
 def _show_translations(evaluated: Sequence["Evaluated"]) -> None:

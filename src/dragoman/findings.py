@@ -214,9 +214,9 @@ def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
     scenarios = {"one worker alone": Scenario(machines=1, workers=1)}
     if len(findings.hosts) > 1:
         ways = [
-            Scenario(compression="none", local_steps=1, fragments=1),
-            Scenario(compression="bf16", local_steps=1, fragments=1),
-            Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS, fragments=1),
+            Scenario(compression="none", local_steps=1, local_fragments=1),
+            Scenario(compression="bf16", local_steps=1, local_fragments=1),
+            Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS, local_fragments=1),
             configured_way(config.distributed),
         ]
         scenarios |= {name_of(way): way for way in ways}
@@ -232,7 +232,7 @@ def configured_way(settings: DistributedSettings) -> Scenario:
     return Scenario(
         compression=settings.compression,
         local_steps=settings.local_steps if is_local else 1,
-        fragments=settings.local_fragments if is_local else 1,
+        local_fragments=settings.local_fragments if is_local else 1,
     )
 
 
@@ -241,7 +241,7 @@ def name_of(way: Scenario) -> str:
     packed = "" if way.compression == "none" else f"{way.compression} "
     if way.local_steps == 1:
         return f"all, {packed}gradients"
-    parts = "" if way.fragments == 1 else f" in {way.fragments} parts"
+    parts = "" if way.local_fragments == 1 else f" in {way.local_fragments} parts"
     return f"all, {way.local_steps} {packed}local steps{parts}"
 
 

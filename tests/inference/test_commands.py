@@ -14,7 +14,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.errors import UserError
 from dragoman.inference import commands
 from dragoman.inference.load import choose_checkpoints
-from dragoman.inference.precision import Precision, choose_precision
+from dragoman.model.precision import Precision, choose_precision
 from dragoman.runs.checkpoint import Checkpoint, Scores, checkpoint_name, prune, write_checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.training.start import train

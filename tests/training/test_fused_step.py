@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.cluster.processes import Workers
 from dragoman.training.fused_step import fused_problem
-from dragoman.training.precision import LARGEST_SCALE
+from dragoman.training.loss_scale import LARGEST_SCALE
 from dragoman.training.step import StepResult
 from training import fused_worker
 from training.fused_worker import (

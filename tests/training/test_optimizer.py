@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 from dragoman.config import OptimizerSettings
+from dragoman.model.precision import Precision
+from dragoman.training.loss_scale import FIRST_SCALE, STEPS_TO_GROW, LossScale
 from dragoman.training.optimizer import Optimizer
-from dragoman.training.precision import FIRST_SCALE, STEPS_TO_GROW, LossScale, Precision
 
 CPU = torch.device("cpu")
 

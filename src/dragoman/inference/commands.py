@@ -18,8 +18,8 @@ from dragoman.errors import UserError
 from dragoman.inference.evaluate import MeanLoss, evaluation_rows, mean_loss, score_text
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
-from dragoman.inference.precision import Precision, arithmetic, choose_precision
 from dragoman.inference.translate import Translator
+from dragoman.model.precision import Precision, arithmetic, choose_precision
 from dragoman.runs.folder import find_run
 
 if TYPE_CHECKING:

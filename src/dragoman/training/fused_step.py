@@ -17,7 +17,7 @@ from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import Rows, StepRows
 from dragoman.model.fused.flat_weights import FlatWeights
 from dragoman.model.transformer import RowTensors, Transformer
-from dragoman.training.precision import LossScale
+from dragoman.training.loss_scale import LossScale
 from dragoman.training.step import StepResult
 
 SLOTS_STEP = 64  # The kernels work on blocks of slots.

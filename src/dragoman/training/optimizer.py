@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import OptimizerSettings
-from dragoman.training.precision import LossScale
+from dragoman.training.loss_scale import LossScale
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import StepRows
 from dragoman.inference.evaluate import rows_to_device
+from dragoman.model.precision import arithmetic
 from dragoman.model.transformer import RowTensors, Transformer
 from dragoman.training.capacity import full_rows
+from dragoman.training.loss_scale import LossScale
 from dragoman.training.optimizer import Optimizer
-from dragoman.training.precision import LossScale, arithmetic
 
 Item = TypeVar("Item")
 

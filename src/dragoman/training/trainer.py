@@ -9,6 +9,7 @@ from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
 from dragoman.errors import SystemFault
+from dragoman.model.precision import arithmetic
 from dragoman.model.transformer import count_parameters
 from dragoman.runs.checkpoint import Checkpoint, Scores
 from dragoman.runs.folder import RunFolder
@@ -20,7 +21,6 @@ from dragoman.training.evaluator import Evaluator
 from dragoman.training.fused_step import fused_problem
 from dragoman.training.opening import Opening
 from dragoman.training.parts import choose_rows_per_device, make_parts
-from dragoman.training.precision import arithmetic
 from dragoman.training.step import StepResult
 from dragoman.training.step_line import QueuedStep, WorkerStep, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop

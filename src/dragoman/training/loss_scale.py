@@ -1,10 +1,9 @@
-"""The arithmetic: float32, bfloat16, or float16 with dynamic loss scaling."""
+"""Dynamic loss scaling, which float16 needs."""
 
 import torch
 from torch import Tensor
 
-from dragoman.inference.precision import Precision as Precision
-from dragoman.inference.precision import arithmetic as arithmetic
+from dragoman.model.precision import Precision
 
 FIRST_SCALE = 2.0**15
 STEPS_TO_GROW = 1_000
