@@ -35,7 +35,6 @@ HERE = Path(__file__).parent
 CONFIG = """
 [corpus]
 folder = "{folder}"
-train = [{{ source = "unused", target = "unused" }}]
 [model]
 preset = "{preset}"
 [batches]
@@ -146,7 +145,11 @@ def configure(prepared: Path, case: Case, folder: Path) -> Path:
 def corpus_settings(prepared: Path) -> list[str]:
     """The settings a prepared corpus was made with, which the trainer compares."""
     made_with = PreparedCorpus(prepared).manifest["settings"]
-    return [
+    texts = (
+        ", ".join(f"{key} = {json.dumps(value)}" for key, value in text.items() if value)
+        for text in made_with["corpus"]["train"]
+    )
+    return ["corpus.train=[" + ", ".join(f"{{{text}}}" for text in texts) + "]"] + [
         f"{section}.{key}={json.dumps(value)}"
         for section in ("cleaning", "vocabulary")
         for key, value in made_with[section].items()
