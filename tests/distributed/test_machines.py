@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -162,6 +163,24 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
     slow, fast = network_answers["100mbit"], network_answers["10gbit"]
     assert slow["verdict"] == "yes", slow
     assert fast["verdict"] == "no", fast
+
+
+def test_launched_from_a_machine_that_takes_part(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    run = net.folder / "private" / "run"
+    options = ["--run", str(run), "--hosts", "hostA,hostB", *SMALL]
+    result = subprocess.run(
+        first.command(
+            sys.executable, "-m", "dragoman", "train", prepared / "config.toml", *options
+        ),
+        env=net.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "2 cpu workers on hostA, hostB" in result.stderr
+    assert has_step(run_on(net, second), 24)
 
 
 def test_check_names_the_slow_link(net: Network, demo_config: Path) -> None:

@@ -46,7 +46,7 @@ from dragoman.cluster.board import (
     Failure,
     connect,
 )
-from dragoman.cluster.network import route_to
+from dragoman.cluster.network import route_to_others
 from dragoman.console import say
 from dragoman.errors import UserError
 
@@ -163,8 +163,8 @@ def main() -> None:
     board = Board(connect(orders.store))
     board.note_up(orders.host)
     try:
-        peer = next((peer for peer in orders.peers), orders.store.rsplit(":", 1)[0])
-        route = route_to(peer, orders.interface)
+        launcher = orders.store.rsplit(":", 1)[0]
+        route = route_to_others([*orders.peers, launcher], orders.interface)
     except UserError as error:
         board.give_up(f"{orders.host}: {error}")
         sys.exit(EXIT_FINAL)

@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.agent import Orders
 from dragoman.cluster.board import COMMAND_VARIABLE, STORE_TIMEOUT, Board, Failure, first_cause
-from dragoman.cluster.network import LOOPBACK, route_to
+from dragoman.cluster.network import LOOPBACK, route_to_others
 from dragoman.config import DistributedSettings
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
@@ -98,7 +98,7 @@ class Launcher:
         self.settings = settings
         self.run_id = uuid.uuid4().hex
         remote = [host.name for host in hosts if host.name]
-        address = route_to(remote[0], settings.interface).address if remote else LOOPBACK
+        address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
         self._store, self.endpoint = _listen(address, settings.port)
         self.board = Board(self._store)
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
