@@ -245,6 +245,7 @@ def test_cut_link_is_waited_for_then_the_run_stops_whole(net: Network, prepared:
         output = end_of(net, process)
         second.mend()
     assert process.returncode == 1, output
+    assert "machines were missing for 10 s" in output
     assert "the run can go on with: dragoman train" in output
     assert metrics(run, "checkpoint")
     assert final_tensors(run)
@@ -264,7 +265,8 @@ def test_machines_that_differ_are_refused_by_name(net: Network, prepared: Path) 
     wait_for_ssh(net)
     with training(net, prepared / "config.toml", *SMALL) as process:
         output = end_of(net, process)
-    assert process.returncode == 1
+    assert process.returncode == 2, output
+    assert "can go on with" not in output
     assert re.search(r"the machines differ: host[AB] \(worker 1\) has corpus \w+, host[AB]", output)
 
 

@@ -178,6 +178,18 @@ def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
         subprocess.run(["rm", "-r", prepared / "run"], check=True)
 
 
+def test_fault_that_was_survived_is_not_the_cause_of_the_end(prepared: Path) -> None:
+    run = prepared / "run"
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: has_step(run, 5))
+        worker_processes(process)[1].kill()
+        wait_until(lambda: has_restarted(run, 1))
+        worker_processes(process)[0].parent().kill()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "dragoman: the agent ended with -9" in errors
+
+
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
@@ -226,6 +238,20 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(prepared: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert metrics(run, "train")[-1]["step"] == last + 3
     assert metrics(run, "resume")[-1]["step"] == last
+
+
+def test_second_ctrl_c_leaves_at_once(prepared: Path) -> None:
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: has_step(prepared / "run", 5))
+        worker_processes(process)[1].suspend()  # So that the first one cannot be done with.
+        process.send_signal(signal.SIGINT)
+        assert process.stderr
+        while "Ctrl-C once more" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the last checkpoint is whole" in errors
 
 
 def test_nothing_listens_beyond_loopback(prepared: Path) -> None:
@@ -286,8 +312,15 @@ def test_wrong_requests_are_told_at_once(
 ) -> None:
     config, run = prepared / "config.toml", prepared / "run"
     code, errors = refusal(capsys, "train", config, "--run", run, *SMALL, *options)
-    assert code in (1, 2)
+    assert code == 2
     assert re.search(line, errors), errors
+
+
+def test_mistakes_that_workers_find_are_not_worth_another_try(small_text: Path) -> None:
+    result = train(small_text, "run", 2)
+    assert result.returncode == 2, result.stderr
+    assert "holds no prepared corpus; run `dragoman prepare` first" in result.stderr
+    assert "can go on with" not in result.stderr
 
 
 @pytest.mark.parametrize("fragments", [1, 2])

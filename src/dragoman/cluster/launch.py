@@ -124,7 +124,8 @@ class Launcher:
             if self.interrupts > asked:
                 asked = self.interrupts
                 if asked > 1:
-                    raise SystemFault("left at once; the last checkpoint is whole")
+                    say("left at once; the last checkpoint is whole")
+                    raise KeyboardInterrupt
                 say("finishing the step and saving; Ctrl-C once more to leave at once")
                 self.board.ask_to_stop()
             for host in self.hosts:
@@ -151,9 +152,7 @@ class Launcher:
             )
         if over is not None or not self._can_lose(host):
             self._raise_final(host, code, over)
-        self.board.post_failure(
-            Failure(host.name, None, None, "the machine was lost", False, False, time.time())
-        )
+        self.board.post_failure(Failure(host.name, None, None, "the machine was lost", time.time()))
         say(f"{host.name} is lost (exit {code}); trying to bring it back")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
 
@@ -181,9 +180,11 @@ class Launcher:
                 return
             time.sleep(0.1)
 
-    def _raise_final(self, host: Host, code: int, over: str | None) -> None:
-        cause = first_cause(self.board.failures())
-        what = str(cause) if cause else over or f"{host.name or 'the agent'} ended with {code}"
+    def _raise_final(self, host: Host, code: int, over: Failure | None) -> None:
+        cause = over or first_cause(self.board.failures(self.board.failures_before_rendezvous()))
+        if cause and cause.is_mistake:
+            raise UserError(str(cause))
+        what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"
         line = self.job.command_line
         advice = f"\nthe run can go on with: {line}" if line else ""
         raise SystemFault(f"{what}{advice}")
