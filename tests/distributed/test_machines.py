@@ -235,6 +235,22 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         assert process.poll() is None
 
 
+def test_fewer_workers_than_allowed_do_not_go_on(net: Network, prepared: Path) -> None:
+    """One machine may be enough for two workers, but not the smaller one."""
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.min_workers=2", "distributed.wait_seconds=8"]
+    settings += ["distributed.timeout_seconds=6"]
+    config = prepared / "config.toml"
+    with training(net, config, *settings, hosts="hostA:2,hostB:1") as process:
+        run = run_on(net, second)
+        wait_until(lambda: has_step(run, 10))
+        first.kill()
+        output = end_of(net, process)
+    assert process.returncode == 1, output
+    assert "machines were missing for 8 s" in output
+    assert not [line for line in metrics(run, "restart") if line["hosts"] == ["hostB"]]
+
+
 def test_cut_link_is_waited_for_then_the_run_stops_whole(net: Network, prepared: Path) -> None:
     first, second = net.machines
     settings = [*SMALL, *LONG, "distributed.wait_seconds=10", "distributed.timeout_seconds=6"]

@@ -63,6 +63,7 @@ class Orders:
     host: str  # This machine's name in --hosts.
     peers: list[str]  # The other machines.
     workers: int
+    min_workers: int  # Of all machines together.
     min_machines: int
     max_machines: int
     store: str  # The launcher's, host:port.
@@ -91,13 +92,24 @@ class Agent(LocalElasticAgent):
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Meet the other agents; the first gives this life of the run a name of its own."""
-        super()._rendezvous(worker_group)
+        self._meet(worker_group)
         store = worker_group.store
         assert store is not None
         if worker_group.group_rank == 0:
             self._board.note_rendezvous()
             store.set("dragoman/life", uuid.uuid4().hex)
         os.environ[LIFE_VARIABLE] = store.get("dragoman/life").decode()
+
+    def _meet(self, worker_group: WorkerGroup) -> None:
+        """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
+        deadline = time.monotonic() + self._orders.wait_seconds
+        super()._rendezvous(worker_group)
+        while worker_group.workers[0].world_size < self._orders.min_workers:
+            while not worker_group.spec.rdzv_handler.num_nodes_waiting():
+                if time.monotonic() > deadline:
+                    raise RendezvousTimeoutError
+                time.sleep(worker_group.spec.monitor_interval)
+            super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         for path in self._heartbeats.iterdir():

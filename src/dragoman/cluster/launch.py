@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 
@@ -79,11 +80,6 @@ def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> st
 
     A fault for good is raised with its first cause.
     """
-    total = sum(host.workers for host in hosts)
-    if settings.min_workers and settings.min_workers > total:
-        raise UserError(
-            f"distributed.min_workers = {settings.min_workers}, but there are only {total} workers"
-        )
     launcher = Launcher(hosts, job, settings)
     launcher.run()
     return launcher.board.result()
@@ -96,6 +92,12 @@ class Launcher:
         self.hosts = list(hosts)
         self.job = job
         self.settings = settings
+        total = sum(host.workers for host in hosts)
+        self.min_workers = settings.min_workers or total
+        if self.min_workers > total:
+            raise UserError(
+                f"distributed.min_workers = {self.min_workers}, but there are only {total} workers"
+            )
         self.run_id = uuid.uuid4().hex
         remote = [host.name for host in hosts if host.name]
         address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
@@ -223,6 +225,7 @@ class Launcher:
             host=host.name,
             peers=[one.name for one in self.hosts if one.name != host.name],
             workers=host.workers,
+            min_workers=self.min_workers,
             min_machines=self._min_machines(),
             max_machines=len(self.hosts),
             store=self.endpoint,
@@ -243,16 +246,9 @@ class Launcher:
 
     def _min_machines(self) -> int:
         """Fewest machines that can have `min_workers` workers."""
-        if self.settings.min_workers is None:
-            return len(self.hosts)
-        workers = 0
-        for count, size in enumerate(
-            sorted((host.workers for host in self.hosts), reverse=True), 1
-        ):
-            workers += size
-            if workers >= self.settings.min_workers:
-                return count
-        return len(self.hosts)
+        largest_first = sorted((host.workers for host in self.hosts), reverse=True)
+        workers = accumulate(largest_first)
+        return 1 + sum(count < self.min_workers for count in workers)
 
     def _end_all(self) -> None:
         """Close every agent's standard input, which ends it and its workers."""
