@@ -235,6 +235,21 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         assert process.poll() is None
 
 
+def test_machine_that_all_wait_for_joins_in_time(net: Network, prepared: Path) -> None:
+    """Nobody can save while all wait, so the launcher does not wait for that."""
+    first, second = net.machines
+    # Less than the launcher's patience with those who save.
+    settings = [*SMALL, *LONG, "distributed.wait_seconds=40", "distributed.timeout_seconds=6"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        run = run_on(net, first)
+        wait_until(lambda: has_step(run, 10))
+        second.kill()
+        second.start()
+        wait_until(lambda: bool(metrics(run, "restart")) or process.poll() is not None, 120)
+        assert process.poll() is None, end_of(net, process)
+        assert sorted(metrics(run, "restart")[0]["hosts"]) == ["hostA", "hostB"]
+
+
 def test_fewer_workers_than_allowed_do_not_go_on(net: Network, prepared: Path) -> None:
     """One machine may be enough for two workers, but not the smaller one."""
     first, second = net.machines

@@ -169,6 +169,8 @@ class Launcher:
         if not _answers(host.name):
             return
         self._save_first()
+        if self.interrupts:
+            return  # Nobody is to join a run that ends.
         say(f"{host.name} is back")
         self._start(host)
         del self.lost[host.name]
@@ -178,9 +180,14 @@ class Launcher:
         number = self.board.ask_to_save()
         deadline = time.monotonic() + SECONDS_TO_SAVE
         while not self.board.is_saved(number) and time.monotonic() < deadline:
-            if all(self._exit_code(host) is not None for host in self.hosts):
+            if self.interrupts or not self._can_train():
                 return
             time.sleep(0.1)
+
+    def _can_train(self) -> bool:
+        """Whether the machines that are there have workers enough."""
+        there = [host for host in self.hosts if self._exit_code(host) is None]
+        return sum(host.workers for host in there) >= self.min_workers
 
     def _raise_final(self, host: Host, code: int, over: Failure | None) -> None:
         cause = over or first_cause(self.board.failures(self.board.failures_before_rendezvous()))
