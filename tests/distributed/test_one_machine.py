@@ -296,11 +296,33 @@ def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("interface=eth77", "eth77': .* has no such interface"),
+        ("port=29512", "distributed.port is for --workers and --hosts"),
+        ("min_workers=1", "distributed.min_workers is for --workers and --hosts"),
+        ("wait_seconds=60", "distributed.wait_seconds is for --workers and --hosts"),
+        ("max_restarts=3", "distributed.max_restarts is for --workers and --hosts"),
+    ],
+)
+def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, line: str) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+    settings = [*SMALL, f"distributed.{setting}", "distributed.timeout_seconds=5"]
+    result = run_dragoman(
+        *("train", prepared / "config.toml", "--run", prepared / "run", *settings),
+        env=os.environ | variables | {"MASTER_PORT": "29513"},
+    )
+    assert result.returncode == 2, result.stderr
+    assert re.search(line, result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
     ("options", "line"),
     [
         (["--workers", "0"], "--workers 0: must be at least 1"),
         (["--workers", "2", "--hosts", "a"], "give one of them"),
         (["--hosts", "a:x"], "'a:x' is not HOST or HOST:WORKERS"),
+        (["--hosts", "me@a:2"], "write a alone, and `User me` for it in ~/.ssh/config"),
         (["--hosts", "a,a"], "every host may be named once"),
         (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no way to it"),
         (["--workers", "2", "distributed.min_workers=3"], "but there are only 2 workers"),

@@ -17,7 +17,7 @@ from dragoman.training.trainer import Trainer
 def train(config: Config, name: str) -> Stop:
     """Train in this process, alone or as one worker of the world it was started in."""
     with supervised() as supervision:
-        workers = join_workers(config.distributed.timeout_seconds)
+        workers = join_workers(config.distributed)
         stop = Trainer(config, new_run(name), workers, supervision).run()
         workers.leave()
         return stop
