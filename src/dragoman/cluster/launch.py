@@ -60,6 +60,11 @@ def parse_hosts(text: str) -> list[Host]:
         name, _, workers = part.strip().partition(":")
         if not name or not (workers or "1").isdigit() or int(workers or "1") < 1:
             raise UserError(f"--hosts {text}: {part!r} is not HOST or HOST:WORKERS")
+        user, at, host = name.rpartition("@")
+        if at:
+            raise UserError(
+                f"--hosts {text}: write {host} alone, and `User {user}` for it in ~/.ssh/config"
+            )
         hosts.append(Host(name, int(workers or "1")))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
