@@ -72,7 +72,7 @@ def fault_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fault")
     (folder / "sitecustomize.py").write_text(
         """
-import os
+import os, time
 if "FAULT" in os.environ and "RANK" in os.environ:
     rank, step, kind = os.environ["FAULT"].split(",")
     if os.environ["RANK"] == rank:
@@ -83,6 +83,8 @@ if "FAULT" in os.environ and "RANK" in os.environ:
                 raise ValueError("the disk of this worker is on fire")
             if number == int(step) and kind == "memory":
                 raise MemoryError("cannot allocate 1 TB")
+            if number == int(step) and kind == "stuck":
+                time.sleep(1_000)
             if number == int(step) and kind == "nan":
                 for parameter in self._model.parameters():
                     parameter.data.fill_(float("nan"))
@@ -160,6 +162,18 @@ def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
         assert "did not move for" in restart["reason"]
         step = restart["step"]
         wait_until(lambda: metrics(run, "train")[-1]["step"] > step + 5)
+
+
+def test_others_do_not_wait_for_ever_for_a_stuck_worker(prepared: Path, fault_folder: Path) -> None:
+    fault = {"FAULT": "1,9,stuck", "PYTHONPATH": str(fault_folder)}
+    run = prepared / "run"
+    with training(prepared, *LONG, "distributed.timeout_seconds=5", environment=fault) as process:
+        wait_until(lambda: has_step(run, 8))
+        wait_until(lambda: has_restarted(run, 1))
+        assert process.poll() is None
+    (restart,) = metrics(run, "restart")
+    assert restart["reason"].endswith("lost touch with another worker")
+    assert restart["step"] == 8
 
 
 def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
@@ -309,7 +323,9 @@ def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, 
     variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
     settings = [*SMALL, f"distributed.{setting}", "distributed.timeout_seconds=5"]
     result = run_dragoman(
-        *("train", prepared / "config.toml", "--run", prepared / "run", *settings),
+        "train",
+        prepared / "config.toml",
+        *settings,
         env=os.environ | variables | {"MASTER_PORT": "29513"},
     )
     assert result.returncode == 2, result.stderr
