@@ -54,6 +54,12 @@ class Machine:
             stderr=subprocess.DEVNULL,
         )
 
+    def command(self, *words: str | Path) -> list[str]:
+        """A command typed on this machine."""
+        assert self.server
+        inside = ["nsenter", f"--target={self.server.pid}", "--mount", "--uts", "--net"]
+        return [*inside, *map(str, words)]
+
     def kill(self) -> None:
         """End every process of the machine at once, as if its power had failed."""
         for pid in shell(f"ip netns pids {self.namespace}").split():

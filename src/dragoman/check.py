@@ -34,7 +34,7 @@ WAIT_SECONDS = 30.0
 def check(config: Config) -> Findings | None:
     """Look at this machine, perhaps as one of several workers; None if another process tells."""
     with supervised() as supervision:
-        workers = join_workers(config.distributed.timeout_seconds)
+        workers = join_workers(config.distributed)
         findings = measure(config, workers)
         if workers.is_first:
             supervision.post_result(json.dumps(findings.to_json()))

@@ -364,7 +364,8 @@ class DistributedSettings:
     )
     timeout_seconds: float = setting(
         120.0,
-        "A worker that does not move for this long is taken for dead.",
+        "A worker whose process stands still for this long is taken for dead. Workers wait as "
+        "long for each other's messages.",
         minimum=5,
         may_change=True,
     )

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -164,6 +165,24 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
     assert fast["verdict"] == "no", fast
 
 
+def test_launched_from_a_machine_that_takes_part(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    run = net.folder / "private" / "run"
+    options = ["--run", str(run), "--hosts", "hostA,hostB", *SMALL]
+    result = subprocess.run(
+        first.command(
+            sys.executable, "-m", "dragoman", "train", prepared / "config.toml", *options
+        ),
+        env=net.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "2 cpu workers on hostA, hostB" in result.stderr
+    assert has_step(run_on(net, second), 24)
+
+
 def test_check_names_the_slow_link(net: Network, demo_config: Path) -> None:
     """One direction at a tenth of the other."""
     for machine, rate in zip(net.machines, ("1gbit", "100mbit"), strict=True):
@@ -216,6 +235,37 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         assert process.poll() is None
 
 
+def test_machine_that_all_wait_for_joins_in_time(net: Network, prepared: Path) -> None:
+    """Nobody can save while all wait, so the launcher does not wait for that."""
+    first, second = net.machines
+    # Less than the launcher's patience with those who save.
+    settings = [*SMALL, *LONG, "distributed.wait_seconds=40", "distributed.timeout_seconds=6"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        run = run_on(net, first)
+        wait_until(lambda: has_step(run, 10))
+        second.kill()
+        second.start()
+        wait_until(lambda: bool(metrics(run, "restart")) or process.poll() is not None, 120)
+        assert process.poll() is None, end_of(net, process)
+        assert sorted(metrics(run, "restart")[0]["hosts"]) == ["hostA", "hostB"]
+
+
+def test_fewer_workers_than_allowed_do_not_go_on(net: Network, prepared: Path) -> None:
+    """One machine may be enough for two workers, but not the smaller one."""
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.min_workers=2", "distributed.wait_seconds=8"]
+    settings += ["distributed.timeout_seconds=6"]
+    config = prepared / "config.toml"
+    with training(net, config, *settings, hosts="hostA:2,hostB:1") as process:
+        run = run_on(net, second)
+        wait_until(lambda: has_step(run, 10))
+        first.kill()
+        output = end_of(net, process)
+    assert process.returncode == 1, output
+    assert "machines were missing for 8 s" in output
+    assert not [line for line in metrics(run, "restart") if line["hosts"] == ["hostB"]]
+
+
 def test_cut_link_is_waited_for_then_the_run_stops_whole(net: Network, prepared: Path) -> None:
     first, second = net.machines
     settings = [*SMALL, *LONG, "distributed.wait_seconds=10", "distributed.timeout_seconds=6"]
@@ -226,6 +276,7 @@ def test_cut_link_is_waited_for_then_the_run_stops_whole(net: Network, prepared:
         output = end_of(net, process)
         second.mend()
     assert process.returncode == 1, output
+    assert "machines were missing for 10 s" in output
     assert "the run can go on with: dragoman train" in output
     assert metrics(run, "checkpoint")
     assert final_tensors(run)
@@ -245,7 +296,8 @@ def test_machines_that_differ_are_refused_by_name(net: Network, prepared: Path) 
     wait_for_ssh(net)
     with training(net, prepared / "config.toml", *SMALL) as process:
         output = end_of(net, process)
-    assert process.returncode == 1
+    assert process.returncode == 2, output
+    assert "can go on with" not in output
     assert re.search(r"the machines differ: host[AB] \(worker 1\) has corpus \w+, host[AB]", output)
 
 

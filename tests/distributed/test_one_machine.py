@@ -72,7 +72,7 @@ def fault_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fault")
     (folder / "sitecustomize.py").write_text(
         """
-import os
+import os, time
 if "FAULT" in os.environ and "RANK" in os.environ:
     rank, step, kind = os.environ["FAULT"].split(",")
     if os.environ["RANK"] == rank:
@@ -83,6 +83,8 @@ if "FAULT" in os.environ and "RANK" in os.environ:
                 raise ValueError("the disk of this worker is on fire")
             if number == int(step) and kind == "memory":
                 raise MemoryError("cannot allocate 1 TB")
+            if number == int(step) and kind == "stuck":
+                time.sleep(1_000)
             if number == int(step) and kind == "nan":
                 for parameter in self._model.parameters():
                     parameter.data.fill_(float("nan"))
@@ -162,6 +164,18 @@ def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
         wait_until(lambda: metrics(run, "train")[-1]["step"] > step + 5)
 
 
+def test_others_do_not_wait_for_ever_for_a_stuck_worker(prepared: Path, fault_folder: Path) -> None:
+    fault = {"FAULT": "1,9,stuck", "PYTHONPATH": str(fault_folder)}
+    run = prepared / "run"
+    with training(prepared, *LONG, "distributed.timeout_seconds=5", environment=fault) as process:
+        wait_until(lambda: has_step(run, 8))
+        wait_until(lambda: has_restarted(run, 1))
+        assert process.poll() is None
+    (restart,) = metrics(run, "restart")
+    assert restart["reason"].endswith("lost touch with another worker")
+    assert restart["step"] == 8
+
+
 def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
     for victim in ("agent", "launcher"):
         with training(prepared, *LONG) as process:
@@ -176,6 +190,18 @@ def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
                 assert process.returncode == 1
                 assert "the run can go on with: dragoman train" in errors
         subprocess.run(["rm", "-r", prepared / "run"], check=True)
+
+
+def test_fault_that_was_survived_is_not_the_cause_of_the_end(prepared: Path) -> None:
+    run = prepared / "run"
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: has_step(run, 5))
+        worker_processes(process)[1].kill()
+        wait_until(lambda: has_restarted(run, 1))
+        worker_processes(process)[0].parent().kill()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "dragoman: the agent ended with -9" in errors
 
 
 @pytest.mark.parametrize(
@@ -228,6 +254,20 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(prepared: Path) -> None:
     assert metrics(run, "resume")[-1]["step"] == last
 
 
+def test_second_ctrl_c_leaves_at_once(prepared: Path) -> None:
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: has_step(prepared / "run", 5))
+        worker_processes(process)[1].suspend()  # So that the first one cannot be done with.
+        process.send_signal(signal.SIGINT)
+        assert process.stderr
+        while "Ctrl-C once more" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the last checkpoint is whole" in errors
+
+
 def test_nothing_listens_beyond_loopback(prepared: Path) -> None:
     with training(prepared, *LONG) as process:
         wait_until(lambda: has_step(prepared / "run", 3))
@@ -270,11 +310,35 @@ def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("interface=eth77", "eth77': .* has no such interface"),
+        ("port=29512", "distributed.port is for --workers and --hosts"),
+        ("min_workers=1", "distributed.min_workers is for --workers and --hosts"),
+        ("wait_seconds=60", "distributed.wait_seconds is for --workers and --hosts"),
+        ("max_restarts=3", "distributed.max_restarts is for --workers and --hosts"),
+    ],
+)
+def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, line: str) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+    settings = [*SMALL, f"distributed.{setting}", "distributed.timeout_seconds=5"]
+    result = run_dragoman(
+        "train",
+        prepared / "config.toml",
+        *settings,
+        env=os.environ | variables | {"MASTER_PORT": "29513"},
+    )
+    assert result.returncode == 2, result.stderr
+    assert re.search(line, result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
     ("options", "line"),
     [
         (["--workers", "0"], "--workers 0: must be at least 1"),
         (["--workers", "2", "--hosts", "a"], "give one of them"),
         (["--hosts", "a:x"], "'a:x' is not HOST or HOST:WORKERS"),
+        (["--hosts", "me@a:2"], "write a alone, and `User me` for it in ~/.ssh/config"),
         (["--hosts", "a,a"], "every host may be named once"),
         (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no way to it"),
         (["--workers", "2", "distributed.min_workers=3"], "but there are only 2 workers"),
@@ -286,8 +350,15 @@ def test_wrong_requests_are_told_at_once(
 ) -> None:
     config, run = prepared / "config.toml", prepared / "run"
     code, errors = refusal(capsys, "train", config, "--run", run, *SMALL, *options)
-    assert code in (1, 2)
+    assert code == 2
     assert re.search(line, errors), errors
+
+
+def test_mistakes_that_workers_find_are_not_worth_another_try(small_text: Path) -> None:
+    result = train(small_text, "run", 2)
+    assert result.returncode == 2, result.stderr
+    assert "holds no prepared corpus; run `dragoman prepare` first" in result.stderr
+    assert "can go on with" not in result.stderr
 
 
 @pytest.mark.parametrize("fragments", [1, 2])

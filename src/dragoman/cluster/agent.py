@@ -45,15 +45,15 @@ from dragoman.cluster.board import (
     Board,
     Failure,
     connect,
+    describe_error,
 )
-from dragoman.cluster.network import route_to
+from dragoman.cluster.network import route_to_others
 from dragoman.console import say
 from dragoman.errors import UserError
 
 # How quickly a machine that is gone is noticed, and how long to wait for a last one to come.
 KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 3, 3
 SHUTDOWN_SECONDS = 10
-EXIT_FINAL = 2  # A worker's exit code for the user's mistakes: a restart cannot help.
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Orders:
     host: str  # This machine's name in --hosts.
     peers: list[str]  # The other machines.
     workers: int
+    min_workers: int  # Of all machines together.
     min_machines: int
     max_machines: int
     store: str  # The launcher's, host:port.
@@ -91,12 +92,24 @@ class Agent(LocalElasticAgent):
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Meet the other agents; the first gives this life of the run a name of its own."""
-        super()._rendezvous(worker_group)
+        self._meet(worker_group)
         store = worker_group.store
         assert store is not None
         if worker_group.group_rank == 0:
+            self._board.note_rendezvous()
             store.set("dragoman/life", uuid.uuid4().hex)
         os.environ[LIFE_VARIABLE] = store.get("dragoman/life").decode()
+
+    def _meet(self, worker_group: WorkerGroup) -> None:
+        """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
+        deadline = time.monotonic() + self._orders.wait_seconds
+        super()._rendezvous(worker_group)
+        while worker_group.workers[0].world_size < self._orders.min_workers:
+            while not worker_group.spec.rdzv_handler.num_nodes_waiting():
+                if time.monotonic() > deadline:
+                    raise RendezvousTimeoutError
+                time.sleep(worker_group.spec.monitor_interval)
+            super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         for path in self._heartbeats.iterdir():
@@ -128,23 +141,20 @@ class Agent(LocalElasticAgent):
                 continue
             if silence > limit:
                 reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
-                self._post(worker.global_rank, beat.get("step"), reason, is_final=False)
+                self._post(worker.global_rank, beat.get("step"), reason)
                 path.unlink()
                 os.kill(worker.id, signal.SIGKILL)
 
     def _report(self, result: RunResult) -> None:
-        """Post what the workers could not say themselves: signals and final exits."""
+        """Post what the workers could not say themselves: that a signal killed them."""
         for rank, failure in result.failures.items():
             if failure.exitcode < 0:
                 name = signal.Signals(-failure.exitcode).name
                 if failure.exitcode != -signal.SIGTERM:
                     self._post(rank, self._last_step(failure.local_rank), f"killed by {name}")
 
-    def _post(self, rank: int, step: int | None, reason: str, is_final: bool = False) -> None:
-        host = socket.gethostname()
-        self._board.post_failure(
-            Failure(host, rank, step, reason, is_echo=False, is_final=is_final, time=time.time())
-        )
+    def _post(self, rank: int, step: int | None, reason: str) -> None:
+        self._board.post_failure(Failure(socket.gethostname(), rank, step, reason, time.time()))
 
     def _last_step(self, local_rank: int) -> int | None:
         try:
@@ -163,11 +173,11 @@ def main() -> None:
     board = Board(connect(orders.store))
     board.note_up(orders.host)
     try:
-        peer = next((peer for peer in orders.peers), orders.store.rsplit(":", 1)[0])
-        route = route_to(peer, orders.interface)
+        launcher = orders.store.rsplit(":", 1)[0]
+        route = route_to_others([*orders.peers, launcher], orders.interface)
     except UserError as error:
-        board.give_up(f"{orders.host}: {error}")
-        sys.exit(EXIT_FINAL)
+        board.give_up(describe_error(error, None, None))
+        sys.exit(1)
     say(f"{orders.workers} worker{'s' * (orders.workers > 1)}, {route.interface} {route.address}")
     with tempfile.TemporaryDirectory(prefix="dragoman-agent-") as folder:
         sys.exit(_run(orders, board, route.address, route.interface, Path(folder)))
@@ -223,9 +233,8 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
     try:
         return 1 if agent.run().is_failed() else 0
     except RendezvousTimeoutError:
-        board.give_up(
-            f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
-        )
+        reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
+        board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
         return 1
 
 

@@ -34,9 +34,10 @@ class Failure:
     worker: int | None
     step: int | None
     reason: str
-    is_echo: bool  # Only heard that another one is gone.
-    is_final: bool  # A restart cannot help.
     time: float
+    is_echo: bool = False  # Only heard that another one is gone.
+    is_final: bool = False  # A restart cannot help.
+    is_mistake: bool = False  # The user's, who has to mend it before the next try.
 
     def __str__(self) -> str:
         who = f"worker {self.worker} on {self.host}" if self.worker is not None else self.host
@@ -97,6 +98,14 @@ class Board:
             sorted(set(hosts) - set(before["hosts"])),
         )
 
+    def note_rendezvous(self) -> None:
+        """Draw a line under the failures so far: the workers of the next life have not begun."""
+        self._store.set("rendezvous", str(self._store.add("failures", 0)))
+
+    def failures_before_rendezvous(self) -> int:
+        """How many failures earlier lives had."""
+        return int(self._store.get("rendezvous")) if self._store.check(["rendezvous"]) else 0
+
     def note_up(self, host: str) -> None:
         """Say that a host's agent has come up."""
         self._store.set(f"up/{host}", "1")
@@ -137,13 +146,15 @@ class Board:
         """What the job came to, if it said."""
         return self._store.get("result").decode() if self._store.check(["result"]) else None
 
-    def give_up(self, reason: str) -> None:
-        """Tell all agents that the run is over."""
-        self._store.set("over", reason)
+    def give_up(self, failure: Failure) -> None:
+        """Tell all agents that the run is over; the first reason stands."""
+        self._store.compare_set("over", "", json.dumps(asdict(failure)))
 
-    def given_up(self) -> str | None:
+    def given_up(self) -> Failure | None:
         """Why the run is over, if it is."""
-        return self._store.get("over").decode() if self._store.check(["over"]) else None
+        if not self._store.check(["over"]):
+            return None
+        return Failure(**json.loads(self._store.get("over")))
 
 
 def first_cause(failures: list[Failure]) -> Failure | None:
@@ -164,8 +175,8 @@ def launched_board() -> Board | None:
     return Board(connect(address)) if address else None
 
 
-def describe_error(error: BaseException, worker: int, step: int | None) -> Failure:
-    """Turn an exception of a worker into a notice."""
+def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:
+    """Turn an exception into a notice."""
     is_final = isinstance(error, (UserError, SystemFault))
     text = str(error) if is_final else f"{type(error).__name__}: {error}".splitlines()[0]
     if is_echo(error):
@@ -175,9 +186,10 @@ def describe_error(error: BaseException, worker: int, step: int | None) -> Failu
         worker=worker,
         step=step,
         reason=text,
+        time=time.time(),
         is_echo=is_echo(error),
         is_final=is_final,
-        time=time.time(),
+        is_mistake=isinstance(error, UserError),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +24,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.agent import Orders
 from dragoman.cluster.board import COMMAND_VARIABLE, STORE_TIMEOUT, Board, Failure, first_cause
-from dragoman.cluster.network import LOOPBACK, route_to
+from dragoman.cluster.network import LOOPBACK, route_to_others
 from dragoman.config import DistributedSettings
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
@@ -59,6 +60,11 @@ def parse_hosts(text: str) -> list[Host]:
         name, _, workers = part.strip().partition(":")
         if not name or not (workers or "1").isdigit() or int(workers or "1") < 1:
             raise UserError(f"--hosts {text}: {part!r} is not HOST or HOST:WORKERS")
+        user, at, host = name.rpartition("@")
+        if at:
+            raise UserError(
+                f"--hosts {text}: write {host} alone, and `User {user}` for it in ~/.ssh/config"
+            )
         hosts.append(Host(name, int(workers or "1")))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
@@ -79,11 +85,6 @@ def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> st
 
     A fault for good is raised with its first cause.
     """
-    total = sum(host.workers for host in hosts)
-    if settings.min_workers and settings.min_workers > total:
-        raise UserError(
-            f"distributed.min_workers = {settings.min_workers}, but there are only {total} workers"
-        )
     launcher = Launcher(hosts, job, settings)
     launcher.run()
     return launcher.board.result()
@@ -96,9 +97,15 @@ class Launcher:
         self.hosts = list(hosts)
         self.job = job
         self.settings = settings
+        total = sum(host.workers for host in hosts)
+        self.min_workers = settings.min_workers or total
+        if self.min_workers > total:
+            raise UserError(
+                f"distributed.min_workers = {self.min_workers}, but there are only {total} workers"
+            )
         self.run_id = uuid.uuid4().hex
         remote = [host.name for host in hosts if host.name]
-        address = route_to(remote[0], settings.interface).address if remote else LOOPBACK
+        address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
         self._store, self.endpoint = _listen(address, settings.port)
         self.board = Board(self._store)
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
@@ -124,7 +131,8 @@ class Launcher:
             if self.interrupts > asked:
                 asked = self.interrupts
                 if asked > 1:
-                    raise SystemFault("left at once; the last checkpoint is whole")
+                    say("left at once; the last checkpoint is whole")
+                    raise KeyboardInterrupt
                 say("finishing the step and saving; Ctrl-C once more to leave at once")
                 self.board.ask_to_stop()
             for host in self.hosts:
@@ -151,9 +159,7 @@ class Launcher:
             )
         if over is not None or not self._can_lose(host):
             self._raise_final(host, code, over)
-        self.board.post_failure(
-            Failure(host.name, None, None, "the machine was lost", False, False, time.time())
-        )
+        self.board.post_failure(Failure(host.name, None, None, "the machine was lost", time.time()))
         say(f"{host.name} is lost (exit {code}); trying to bring it back")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
 
@@ -168,6 +174,8 @@ class Launcher:
         if not _answers(host.name):
             return
         self._save_first()
+        if self.interrupts:
+            return  # Nobody is to join a run that ends.
         say(f"{host.name} is back")
         self._start(host)
         del self.lost[host.name]
@@ -177,13 +185,20 @@ class Launcher:
         number = self.board.ask_to_save()
         deadline = time.monotonic() + SECONDS_TO_SAVE
         while not self.board.is_saved(number) and time.monotonic() < deadline:
-            if all(self._exit_code(host) is not None for host in self.hosts):
+            if self.interrupts or not self._can_train():
                 return
             time.sleep(0.1)
 
-    def _raise_final(self, host: Host, code: int, over: str | None) -> None:
-        cause = first_cause(self.board.failures())
-        what = str(cause) if cause else over or f"{host.name or 'the agent'} ended with {code}"
+    def _can_train(self) -> bool:
+        """Whether the machines that are there have workers enough."""
+        there = [host for host in self.hosts if self._exit_code(host) is None]
+        return sum(host.workers for host in there) >= self.min_workers
+
+    def _raise_final(self, host: Host, code: int, over: Failure | None) -> None:
+        cause = over or first_cause(self.board.failures(self.board.failures_before_rendezvous()))
+        if cause and cause.is_mistake:
+            raise UserError(str(cause))
+        what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"
         line = self.job.command_line
         advice = f"\nthe run can go on with: {line}" if line else ""
         raise SystemFault(f"{what}{advice}")
@@ -222,6 +237,7 @@ class Launcher:
             host=host.name,
             peers=[one.name for one in self.hosts if one.name != host.name],
             workers=host.workers,
+            min_workers=self.min_workers,
             min_machines=self._min_machines(),
             max_machines=len(self.hosts),
             store=self.endpoint,
@@ -242,16 +258,9 @@ class Launcher:
 
     def _min_machines(self) -> int:
         """Fewest machines that can have `min_workers` workers."""
-        if self.settings.min_workers is None:
-            return len(self.hosts)
-        workers = 0
-        for count, size in enumerate(
-            sorted((host.workers for host in self.hosts), reverse=True), 1
-        ):
-            workers += size
-            if workers >= self.settings.min_workers:
-                return count
-        return len(self.hosts)
+        largest_first = sorted((host.workers for host in self.hosts), reverse=True)
+        workers = accumulate(largest_first)
+        return 1 + sum(count < self.min_workers for count in workers)
 
     def _end_all(self) -> None:
         """Close every agent's standard input, which ends it and its workers."""

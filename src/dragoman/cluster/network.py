@@ -1,6 +1,7 @@
 """Which interface and address lead to another machine."""
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -39,6 +40,15 @@ def route_to(host: str, interface: str = "") -> Route:
         # A name of this very machine.
         return Route(next(name for name, own in addresses.items() if own == LOOPBACK), LOOPBACK)
     return Route(interface_of(address), address)
+
+
+def route_to_others(hosts: Sequence[str], interface: str = "") -> Route:
+    """The way to the first host that is not this very machine, which may be among them."""
+    for host in hosts:
+        route = route_to(host, interface)
+        if route.address != LOOPBACK:
+            break
+    return route
 
 
 def interface_of(address: str) -> str:

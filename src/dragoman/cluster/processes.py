@@ -18,10 +18,12 @@ from torch._C._distributed_c10d import PrefixStore
 
 from dragoman.child_process import die_with_parent
 from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, STORE_VARIABLE, connect
-from dragoman.cluster.network import interface_seen_by
+from dragoman.cluster.network import interface_seen_by, route_to
+from dragoman.config import DistributedSettings
 from dragoman.errors import UserError
 
 KNOCK_SECONDS = 5.0
+LAUNCHER_SETTINGS = ("port", "min_workers", "wait_seconds", "max_restarts")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Workers:
         return bytes(buffer.numpy())
 
 
-def join_workers(timeout_seconds: float) -> Workers:
+def join_workers(settings: DistributedSettings) -> Workers:
     """Join the world this process was started in, or stand alone."""
     world = _world()
     device = _pick_device(world.local_rank)
@@ -114,7 +116,7 @@ def join_workers(timeout_seconds: float) -> Workers:
     # workers that share a GPU, which NCCL refuses.
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > max(1, torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and not sharing else "gloo"
-    timeout = timedelta(seconds=timeout_seconds)
+    timeout = timedelta(seconds=settings.timeout_seconds)
     if address := os.environ.get(STORE_VARIABLE):
         # The launcher's store, so that no training machine is indispensable.
         store = PrefixStore(f"group/{os.environ[LIFE_VARIABLE]}", connect(address))
@@ -123,18 +125,37 @@ def join_workers(timeout_seconds: float) -> Workers:
             backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout
         )
     else:
-        if "MASTER_ADDR" not in os.environ:
-            raise UserError(
-                "MASTER_ADDR is not set: export it in the batch file (docs/distributed)"
-            )
-        machines = int(os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("SLURM_NNODES") or 1)
-        interface = interface_seen_by(machines, os.environ["MASTER_ADDR"])
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        _refuse_launcher_settings(settings)
+        _choose_interface(settings.interface)
         distributed.init_process_group(
             backend, rank=world.rank, world_size=world.count, timeout=timeout
         )
     workers = Workers(world.rank, world.count, device)
     return replace(workers, hosts=tuple(workers.gather_json(host_name())))
+
+
+def _refuse_launcher_settings(settings: DistributedSettings) -> None:
+    """Under torchrun or Slurm there is no launcher of ours to heed them."""
+    defaults = DistributedSettings()
+    for name in LAUNCHER_SETTINGS:
+        if getattr(settings, name) != getattr(defaults, name):
+            raise UserError(
+                f"distributed.{name} is for --workers and --hosts; remove it, and tell torchrun "
+                "or Slurm in its own way"
+            )
+
+
+def _choose_interface(asked: str) -> None:
+    """Under torchrun or Slurm: use the interface asked for, or the one on the way to the master."""
+    master = os.environ.get("MASTER_ADDR")
+    if master is None:
+        raise UserError("MASTER_ADDR is not set: export it in the batch file (docs/distributed)")
+    if asked:
+        interface = route_to(master, asked).interface
+        os.environ |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    else:
+        machines = int(os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("SLURM_NNODES") or 1)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_seen_by(machines, master))
 
 
 @dataclass(frozen=True)

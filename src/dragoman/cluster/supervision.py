@@ -38,7 +38,6 @@ class Supervision:
         self.saves_asked = 0
         self._board: Board | None = launched_board()
         self._ended = threading.Event()
-        self._has_failed = False
         if self._board:
             self.saves_asked = self._board.saves_asked()
             folder = Path(os.environ[HEARTBEAT_VARIABLE])
@@ -64,18 +63,15 @@ class Supervision:
         """Say why this worker fails, before its end makes others fail."""
         if self._board is None:
             return
-        if self._has_failed:
-            return
-        self._has_failed = True
         failure = describe_error(error, self.worker, self.step)
-        # What comes back at the same step will come back for ever.
+        # What comes back at the same step in another life will come back for ever.
+        earlier = self._board.failures()[: self._board.failures_before_rendezvous()]
         comes_back = not failure.is_echo and any(
-            (failure.step, failure.reason) == (one.step, one.reason)
-            for one in self._board.failures()
+            (failure.step, failure.reason) == (one.step, one.reason) for one in earlier
         )
         self._board.post_failure(failure)
         if failure.is_final or comes_back:
-            self._board.give_up(str(failure))
+            self._board.give_up(failure)
 
     def begin_life(self, workers: Workers) -> Life | None:
         """Take note of a new life with these workers; None without a launcher."""

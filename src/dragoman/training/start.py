@@ -17,7 +17,7 @@ from dragoman.training.trainer import Trainer
 def train(config: Config, name: str) -> Stop | None:
     """Train in this process, alone or as one worker; under a launcher, tell it why it stopped."""
     with supervised() as supervision:
-        workers = join_workers(config.distributed.timeout_seconds)
+        workers = join_workers(config.distributed)
         stop = Trainer(config, new_run(name), workers, supervision).run()
         if workers.is_first:
             supervision.post_result(stop.name)
