@@ -10,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/dragoman demo
 
 test: lint
-	$(BIN)/pytest --quiet --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check --quiet

@@ -92,7 +92,8 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
         watcher = threading.Thread(target=watch)
         watcher.start()
         settings = ["training.steps=40", "schedule.decay_steps=10", "schedule.warmup_steps=20"]
-        settings += ["evaluation.every_steps=40", f"distributed.compression={compression}"]
+        settings += ["evaluation.every_steps=40", "evaluation.bleu_pairs=8"]
+        settings += [f"distributed.compression={compression}"]
         # Two micro-batches a worker: what is accumulated is sent once.
         settings += ["batches.rows_per_device=4"]
         hosts = f"hostA:{workers // 2},hostB:{workers // 2}"
@@ -133,8 +134,9 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
     net: Network, demo_config: Path
 ) -> None:
     """The same model over a slow link and over a fast one, and what it says of the other."""
-    settings = ["training.steps=36", "schedule.decay_steps=10", "schedule.warmup_steps=20"]
-    settings += ["evaluation.every_steps=36", "batches.tokens_per_step=2048"]
+    settings = ["training.steps=24", "schedule.decay_steps=8", "schedule.warmup_steps=12"]
+    settings += ["evaluation.every_steps=24", "evaluation.bleu_pairs=8"]
+    settings += ["batches.tokens_per_step=2048"]
     network_answers = {}
     for rate in ("100mbit", "10gbit"):
         for machine in net.machines:
@@ -147,8 +149,8 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
         for host in ("hostA", "hostB"):
             samples = [json.loads(line) for line in open(run / "monitor" / f"{host}.jsonl")]
             assert len(samples) >= 3
-            assert samples[-1]["interfaces"]["eth0"]["sent_bytes"] > 30 * 9_827_328
-            assert samples[-1]["step"] == 36
+            assert samples[-1]["interfaces"]["eth0"]["sent_bytes"] > 20 * 9_827_328
+            assert samples[-1]["step"] == 24
             assert abs(samples[-1]["clock_offset"]) < 1
         assert {tuple(link["hosts"]) for link in metrics(run, "link")} == {
             ("hostA", "hostB"),
