@@ -10,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/dragoman demo
 
 test: lint
-	$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile
+	$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed
 	$(BIN)/ruff check --quiet
