@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from dragoman import __version__
-from dragoman.config import has_end
+from dragoman.config import Precision, has_end
 from dragoman.config_file import load_config
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
@@ -25,8 +25,6 @@ QUANTIZATIONS = (
     *("float32", "float16", "bfloat16", "int16"),
     *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
 )
-
-PRECISIONS = ("float32", "bfloat16", "float16")
 
 PROBLEMS_FOUND = 3
 STOPPED = 4
@@ -59,10 +57,7 @@ DESCRIPTIONS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one verb and exit: 0 done, 1 the system's fault, 2 the user's.
-
-    3: check has found a problem. 4: a signal stopped the training, which can go on.
-    """
+    """Run one verb and exit with one of EXIT_CODES."""
     parsed = _parse(arguments)
     try:
         parsed.verb(parsed)
@@ -236,7 +231,7 @@ def _add_trained(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-tokens", type=int, help="instead of the run's setting")
     parser.add_argument(
         "--precision",
-        choices=PRECISIONS,
+        choices=get_args(Precision),
         help="of the arithmetic (default: the run's on a GPU, float32 on a CPU)",
     )
 

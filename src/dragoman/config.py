@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+Precision = Literal["float32", "bfloat16", "float16"]
+
 
 def setting(
     default: Any,
@@ -228,7 +230,7 @@ class TrainingSettings:
     label_smoothing: float = setting(
         0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
     )
-    precision: Literal["float32", "bfloat16", "float16"] = setting(
+    precision: Precision = setting(  # noqa: RUF009, which does not see what the name stands for
         "float32", "Of the arithmetic; weights and moments are always float32."
     )
     kernels: Literal["auto", "fused", "plain"] = setting(

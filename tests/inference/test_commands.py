@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from dragoman.cli import main
-from dragoman.config import CheckpointSettings
+from dragoman.config import CheckpointSettings, Precision
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import UserError
 from dragoman.inference import commands
 from dragoman.inference.load import choose_checkpoints
-from dragoman.model.precision import Precision, choose_precision
+from dragoman.model.precision import choose_precision
 from dragoman.runs.checkpoint import Checkpoint, Scores, checkpoint_name, prune, write_checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.training.start import train

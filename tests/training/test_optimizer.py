@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.config import OptimizerSettings
-from dragoman.model.precision import Precision
+from dragoman.config import OptimizerSettings, Precision
 from dragoman.training.loss_scale import FIRST_SCALE, STEPS_TO_GROW, LossScale
 from dragoman.training.optimizer import Optimizer
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import TranslationSettings
+from dragoman.config import Precision, TranslationSettings
 from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks
@@ -19,7 +19,7 @@ from dragoman.inference.evaluate import MeanLoss, evaluation_rows, mean_loss, sc
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
 from dragoman.inference.translate import Translator
-from dragoman.model.precision import Precision, arithmetic, choose_precision
+from dragoman.model.precision import arithmetic, choose_precision
 from dragoman.runs.folder import find_run
 
 if TYPE_CHECKING:

@@ -1,11 +1,10 @@
 """The arithmetic of a model: float32, or 16 bits."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
 
 import torch
 
-Precision = Literal["float32", "bfloat16", "float16"]
+from dragoman.config import Precision
 
 
 def arithmetic(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dragoman.model.precision import Precision
+from dragoman.config import Precision
 
 FIRST_SCALE = 2.0**15
 STEPS_TO_GROW = 1_000
