@@ -90,6 +90,11 @@ def _lose_checkpoints(run: RunFolder) -> None:
         shutil.rmtree(folder)
 
 
+def _leave_checkpoints_behind(run: RunFolder) -> None:
+    run.checkpoint(120)
+    run.write()
+
+
 def _lose_calibration(run: RunFolder) -> None:
     run.lines = [line for line in run.lines if line["kind"] not in ("calibration", "link")]
     run.write()
@@ -121,6 +126,10 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
     "no checkpoints": (
         _lose_checkpoints,
         ["step-00000080/weights.safetensors and 5 more files are in the index but not on this"],
+    ),
+    "copied without checkpoints": (
+        _leave_checkpoints_behind,
+        ["checkpoints/ is empty or missing: the log tells of 1 checkpoint"],
     ),
     "no calibration": (_lose_calibration, ["no calibration line", "no link line"]),
 }

@@ -19,9 +19,9 @@ from dragoman.runs.folder import FORMAT, RunFolder
 
 
 def describe_run(
-    run: RunFolder, corpus: dict[str, Any], parameters: int, tensors: int
+    run: RunFolder, corpus: Path, manifest: dict[str, Any], parameters: int, tensors: int
 ) -> dict[str, Any]:
-    """Collect all that a reader needs to reproduce a run; `corpus` is its manifest."""
+    """Collect all that a reader needs to reproduce a run; `corpus` is the prepared folder."""
     return {
         "format": FORMAT,
         "run": run.name,
@@ -31,13 +31,13 @@ def describe_run(
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "cuda": torch.version.cuda,
-        "command": shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or sys.argv,
+        "command": shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or ["dragoman", *sys.argv[1:]],
         "directory": str(Path.cwd()),
         "git": git_state(),
         "corpus": {
-            "folder": corpus["settings"]["corpus"]["folder"],
-            "identity": corpus["identity"],
-            "manifest": corpus,
+            "folder": str(corpus.resolve()),
+            "identity": manifest["identity"],
+            "manifest": manifest,
         },
         "model": {"parameters": parameters, "tensors": tensors},
         "machines": {},

@@ -103,7 +103,7 @@ def open_run(
         if is_new or not path.exists():
             write_whole(path, (corpus.folder / corpus.manifest["data"] / name).read_bytes())
     if is_new:
-        provenance = describe_run(run, corpus.manifest, parameters, tensors)
+        provenance = describe_run(run, corpus.folder, corpus.manifest, parameters, tensors)
         write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
     # Last: a folder with a config is a run.
     write_whole(run.config, dump_config(config).encode())

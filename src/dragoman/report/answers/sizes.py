@@ -146,7 +146,7 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
     question = "What is in a checkpoint?"
     latest, parameters = evidence.checkpoints.latest, evidence.parameters
     if latest is None:
-        return unknown("checkpoint_files", question, "No checkpoint has been written yet.")
+        return unknown("checkpoint_files", question, _no_checkpoint(evidence))
     named = ", ".join(f"{name} ({in_bytes(size)})" for name, size in latest.files.items())
     words = f"{latest.name} holds {named}."
     is_local = evidence.setting("distributed", "sync") == "local"
@@ -191,7 +191,7 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
     question = "How large are the checkpoints?"
     index, writes = evidence.checkpoints, evidence.history.checkpoints
     if index.latest is None:
-        return unknown("checkpoint_size", question, "No checkpoint has been written yet.")
+        return unknown("checkpoint_size", question, _no_checkpoint(evidence))
     total = sum(item.bytes for item in index.kept)
     kept = plural(len(index.kept), "kept checkpoint")
     blocking = float(np.mean([write.seconds_blocking for write in writes])) if writes else None
@@ -219,6 +219,17 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
         },
         confidence="high",
         next_step="checkpoints.keep_latest says how many are kept.",
+    )
+
+
+def _no_checkpoint(evidence: Evidence) -> str:
+    writes = evidence.history.checkpoints
+    if not writes:
+        return "No checkpoint has been written yet."
+    latest, written = writes[-1], plural(len(writes), "checkpoint")
+    return (
+        f"The log tells of {written}, the last of step {latest.step:,} with "
+        f"{in_bytes(latest.bytes)}, but none is in this folder."
     )
 
 

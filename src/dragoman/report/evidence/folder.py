@@ -126,6 +126,9 @@ def load_evidence(run: Path, now: float) -> Evidence:
     provenance = read_json(run / "provenance.json", missing)
     settings = _read_settings(run / "config.toml", missing)
     checkpoints = read_checkpoints(run / "checkpoints", missing)
+    if history.checkpoints and not checkpoints.kept:
+        written = plural(len(history.checkpoints), "checkpoint")
+        missing.append(f"checkpoints/ is empty or missing: the log tells of {written}")
     samples = _read_samples(run / "samples.jsonl", missing)
     missing += _oddities(history)
     return Evidence(

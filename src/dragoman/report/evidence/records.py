@@ -99,6 +99,7 @@ class CheckpointWrite:
     """A checkpoint that became whole, or the reason why it did not."""
 
     step: int
+    bytes: int
     seconds_blocking: float
     reason: str
 
