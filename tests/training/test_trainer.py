@@ -66,6 +66,8 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     weights = final_tensors(folder.path)
     parameters = sum(value.numel() for value in weights.values()) // 3
     assert provenance["model"]["parameters"] == parameters
+    corpus = load_config(prepared / "config.toml").corpus.folder
+    assert provenance["corpus"]["folder"] == str(Path(corpus).resolve())
     assert "going on" not in folder.log.read_text()
 
 
