@@ -1,15 +1,19 @@
-"""Target tokens a second on the CPU: this trainer and Hugging Face Marian, same model and text.
+"""Target tokens a second on the CPU: this trainer, Hugging Face Marian and Eole on the same text.
 
     pip install transformers
-    python benchmarks/train_cpu.py TEXT.en TEXT.de [--rounds 3]
+    python -m venv eole && eole/bin/pip install eole aiohttp
+    python benchmarks/train_cpu.py TEXT.en TEXT.de [--rounds 3] [--eole eole/bin/eole]
 
-Both train a Transformer of d_model 256 with 3+3 layers and 8,000 joint subwords in float32 on all
+All train a Transformer of d_model 256 with 3+3 layers and 8,000 joint subwords in float32 on all
 cores of one process, with Adam and label smoothing, on steps of about 4,096 target tokens. Marian
-gets sentences grouped by length, as its users do it. The two take turns, to share the noise.
+gets sentences grouped by length, as its users do it; Eole, which makes its own batches, gets the
+same subwords as text. They take turns, to share the noise.
 """
 
 import argparse
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -45,6 +49,39 @@ tokens_per_step = {tokens}
 [training]
 steps = {steps}
 """
+EOLE_CONFIG = """
+report_every: 1
+overwrite: true
+share_vocab: true
+src_vocab: {folder}/vocabulary.txt
+tgt_vocab: {folder}/vocabulary.txt
+data: {{text: {{path_src: {folder}/source.txt, path_tgt: {folder}/target.txt, transforms: []}}}}
+training:
+  world_size: 0
+  gpu_ranks: []
+  batch_type: tokens
+  batch_size: {tokens}
+  bucket_size: 40000
+  num_workers: 0
+  train_steps: {steps}
+  model_path: {folder}/model
+  optim: adam
+  adam_beta2: 0.98
+  learning_rate: 1.0e-4
+  label_smoothing: 0.1
+  dropout: [0.1]
+  attention_dropout: [0.0]
+  compute_dtype: fp32
+model:
+  architecture: transformer
+  hidden_size: 256
+  layers: 3
+  heads: 4
+  transformer_ff: 1024
+  share_embeddings: true
+  share_decoder_embeddings: true
+  embeddings: {{word_vec_size: 256, position_encoding_type: SinusoidalInterleaved}}
+"""
 
 
 def main() -> None:
@@ -52,6 +89,7 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--eole", type=Path, help="its command")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -60,17 +98,22 @@ def main() -> None:
         config.write_text(CONFIG.format(**texts, tokens=TOKENS_PER_STEP, steps=STEPS))
         prepare(load_config(config))
         corpus = PreparedCorpus(folder / "prepared")
-        ours, marian = [], []
+        rates: dict[str, list[float]] = {"dragoman": [], "Hugging Face Marian": []}
+        if arguments.eole:
+            write_for_eole(corpus, folder / "eole")
+            rates["Eole"] = []
         for turn in range(arguments.rounds):
-            ours.append(measure_dragoman(config, folder / f"run{turn}"))
-            marian.append(measure_marian(corpus.train))
+            rates["dragoman"].append(measure_dragoman(config, folder / f"run{turn}"))
+            rates["Hugging Face Marian"].append(measure_marian(corpus.train))
+            if arguments.eole:
+                rates["Eole"].append(measure_eole(arguments.eole, folder / "eole"))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     print("| trainer | target tokens/s, each round | median | ratio |")
     print("|---|---|---|---|")
-    base = statistics.median(marian)
-    for label, rates in (("dragoman", ours), ("Hugging Face Marian", marian)):
-        median = statistics.median(rates)
-        each = ", ".join(f"{rate:,.0f}" for rate in rates)
+    base = statistics.median(rates["Hugging Face Marian"])
+    for label, found in rates.items():
+        median = statistics.median(found)
+        each = ", ".join(f"{rate:,.0f}" for rate in found)
         print(f"| {label} | {each} | {median:,.0f} | {median / base:.2f} |")
 
 
@@ -143,6 +186,36 @@ def marian_batches(pairs: PairTokens, padding: int):  # type: ignore[no-untyped-
                 torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=padding)
             )
         yield sides
+
+
+def write_for_eole(corpus: PreparedCorpus, folder: Path) -> None:
+    """The prepared pairs as lines of subwords, and a vocabulary of them."""
+    folder.mkdir()
+    subwords = corpus.subwords()[1]
+    for name, side in (("source", corpus.train.source), ("target", corpus.train.target)):
+        with open(folder / f"{name}.txt", "w") as file:
+            for pair in range(len(corpus.train)):
+                file.write(" ".join(f"w{token}" for token in side.line(pair)[:-1]) + "\n")
+    words = "".join(f"w{token}\t1\n" for token in range(subwords.size))
+    (folder / "vocabulary.txt").write_text(words)
+    config = EOLE_CONFIG.format(folder=folder, tokens=TOKENS_PER_STEP, steps=STEPS)
+    (folder / "config.yaml").write_text(config)
+
+
+def measure_eole(command: Path, folder: Path) -> float:
+    """Its own command, from its own log; warm-up steps left out."""
+    made = subprocess.run(
+        [command, "train", "-c", folder / "config.yaml"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+    )
+    # Each step's log line has its target tokens and how many a second that was.
+    found = re.findall(r"bsz: +\d+/ *(\d+)/.*?(\d+)/ *(\d+) tok/s", made.stdout + made.stderr)
+    counted = [(int(tokens), int(rate)) for tokens, _, rate in found[WARM_UP_STEPS:]]
+    seconds = sum(tokens / rate for tokens, rate in counted)
+    return sum(tokens for tokens, _ in counted) / seconds
 
 
 if __name__ == "__main__":
