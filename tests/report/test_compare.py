@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report.compare import compare_runs, differing
+from dragoman.report.compare import compare_runs
+from dragoman.report.compare_facts import differing
 from report.run_folders import START, calm_run, pair_run
 
 pytestmark = pytest.mark.usefixtures("wide_only")
@@ -40,6 +41,38 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     for picture in ("bleu-over-steps.svg", "bleu-over-time.svg", "loss-over-steps.svg"):
         assert (tmp_path / "out" / picture).is_file()
         assert f"({picture})" in markdown
+
+
+def test_scores_of_unlike_sets_are_not_compared(tmp_path: Path) -> None:
+    first, second = calm_run(tmp_path / "one"), calm_run(tmp_path / "two")
+    for line in second.lines:
+        if line["kind"] == "eval":
+            line["set"] = "other"
+    compare_runs(first.write(), second.write(), tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "compare.json").read_text())
+    facts = {fact["id"]: fact["words"] for fact in report["facts"]}
+    assert "cannot be compared" in facts["not_comparable"]
+    assert "set: valid and other" in facts["not_comparable"]
+    assert not {"best_bleu", "seconds_to_same_bleu"} & set(facts)
+    assert not (tmp_path / "out" / "bleu-over-steps.svg").exists()
+
+
+def test_steps_of_unlike_size_are_compared_by_their_tokens(tmp_path: Path) -> None:
+    first, second = calm_run(tmp_path / "one"), pair_run(tmp_path / "two", seconds=2.0)
+    assert second.settings is not None
+    size = "tokens_per_step = 1024"
+    assert size in second.settings
+    second.settings = second.settings.replace(size, "tokens_per_step = 4096")
+    for line in second.lines:
+        if line["kind"] == "train":
+            line["target_tokens"] *= 4
+    compare_runs(first.write(), second.write(), tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "compare.json").read_text())
+    facts = {fact["id"]: fact for fact in report["facts"]}
+    assert "times as fast" not in facts["step_time"]["words"]
+    rate = facts["tokens_per_second"]
+    assert rate["second"] == pytest.approx(2 * rate["first"])
+    assert "is 2.00 times as fast" in rate["words"]
 
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:

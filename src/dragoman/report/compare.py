@@ -1,9 +1,7 @@
 """Two runs side by side: what changed, and what it did."""
 
-import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,31 +9,19 @@ import numpy as np
 
 from dragoman import __version__
 from dragoman.report.answers import answer_all
-from dragoman.report.answers.answer import Answer
+from dragoman.report.compare_facts import Side, differing, facts_of, shown, way_of_scoring
 from dragoman.report.evidence import Evidence, load_evidence
-from dragoman.report.findings import Findings, analyse
+from dragoman.report.findings import analyse
 from dragoman.report.identity import flat_settings, hardware_rows, identity_rows, when
 from dragoman.report.plots.canvas import Panel, Picture, Shape, band, beyond, colour
 from dragoman.report.series import Floats, envelope
 from dragoman.report.templating import as_json, drawn, picture_files, render, write_files
-from dragoman.report.thresholds import MEANINGFUL_BLEU_GAIN, SAME_SPEED
-from dragoman.report.wording import in_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TINTS = ("blue", "orange")
 _NOT_COMPARED = {"Run", "Created", "Command", "Directory"}  # They differ in every pair of runs.
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two runs."""
-
-    label: str
-    evidence: Evidence
-    findings: Findings
-    answers: tuple[Answer, ...]
 
 
 def compare_runs(first: Path, second: Path, output: Path, now: float | None = None) -> Path:
@@ -46,7 +32,7 @@ def compare_runs(first: Path, second: Path, output: Path, now: float | None = No
     pictures = {"curves": drawn([picture for picture in _pictures(sides) if picture])}
     settings = differing(*(flat_settings(side.evidence.settings) for side in sides))
     identity = differing(*(_identity(side.evidence) for side in sides))
-    facts = [fact for fact in _facts(*sides) if fact]
+    facts = facts_of(*sides)
     values = {
         "labels": [side.label for side in sides],
         "facts": [fact["words"] for fact in facts],
@@ -95,111 +81,28 @@ def _load_sides(runs: Sequence[Path], moment: float) -> list[Side]:
     return sides
 
 
-def differing(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
-    """What the two do not share, with None where one of them says nothing."""
-    names = dict.fromkeys((*first, *second))
-    pairs = {name: [first.get(name), second.get(name)] for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
 def _identity(evidence: Evidence) -> dict[str, str]:
     rows = dict(identity_rows(evidence)) | dict(hardware_rows(evidence))
     return {key: value for key, value in rows.items() if key not in _NOT_COMPARED}
 
 
 def _rows(differences: dict[str, list[Any]]) -> list[list[str]]:
-    return [[name, *map(_shown, pair)] for name, pair in differences.items()]
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "not set"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
-    """What the change did, each as numbers and as a sentence."""
-    labels = (first.label, second.label)
-    best = [_best_bleu(side.evidence) for side in (first, second)]
-    goal = min(best, default=np.nan)
-    return [
-        _fact(
-            "step_time",
-            [
-                side.findings.times.mean if side.findings.times else np.nan
-                for side in (first, second)
-            ],
-            lambda one, other: (
-                f"A step takes {in_time(one)} in {labels[0]} and {in_time(other)} "
-                f"in {labels[1]}: {_times_as_fast(labels[1], one / other)}."
-            ),
-        ),
-        _fact(
-            "best_bleu",
-            best,
-            lambda one, other: (
-                f"The best BLEU is {one:.2f} in {labels[0]} and {other:.2f} in "
-                f"{labels[1]}: {_better_by(other - one)}."
-            ),
-        ),
-        _fact(
-            "seconds_to_same_bleu",
-            [_seconds_to_bleu(side.evidence, goal) for side in (first, second)],
-            lambda one, other: (
-                f"BLEU {goal:.2f}, the highest that both reached, took "
-                f"{in_time(one)} in {labels[0]} and {in_time(other)} in {labels[1]}: "
-                f"{_times_as_fast(labels[1], one / other)}."
-            ),
-        ),
-        _fact(
-            "wall_time",
-            [side.findings.duration.wall for side in (first, second)],
-            lambda one, other: f"The whole run took {in_time(one)} and {in_time(other)}.",
-        ),
-    ]
-
-
-def _fact(
-    name: str, values: Sequence[float], words: Callable[[float, float], str]
-) -> dict[str, Any] | None:
-    """A fact about both runs, if both know it."""
-    one, other = values
-    if not np.isfinite(values).all():
-        return None
-    return {"id": name, "first": one, "second": other, "words": words(one, other)}
-
-
-def _better_by(bleu: float) -> str:
-    matters = "" if abs(bleu) >= MEANINGFUL_BLEU_GAIN.value else ", no difference that matters"
-    return f"{bleu:+.2f}{matters}"
-
-
-def _times_as_fast(label: str, ratio: float) -> str:
-    if abs(ratio - 1) < SAME_SPEED.value:
-        return "no difference that matters"
-    return f"{label} is {ratio:.2f} times as fast"
-
-
-def _best_bleu(evidence: Evidence) -> float:
-    series = evidence.evaluations
-    known = series is not None and np.isfinite(series.bleu).any()
-    return float(np.nanmax(series.bleu)) if series is not None and known else np.nan
-
-
-def _seconds_to_bleu(evidence: Evidence, goal: float) -> float:
-    series = evidence.evaluations
-    there = series.time[series.bleu >= goal] if series is not None else np.zeros(0)
-    return float(there[0] - evidence.history.first_time) if len(there) else np.nan
+    return [[name, *map(shown, pair)] for name, pair in differences.items()]
 
 
 def _pictures(sides: Sequence[Side]) -> list[Picture | None]:
+    of_steps = [
+        _step_curves(sides, "loss", "train-loss", "Training loss", "loss, nats per token"),
+        _step_curves(sides, "seconds", "step-time", "Step time", "seconds per step"),
+    ]
+    if differing(*(way_of_scoring(side.evidence) for side in sides)):
+        return of_steps
     return [
         _evaluation_curves(sides, "bleu", "BLEU", "lower right", over_time=False),
         _evaluation_curves(sides, "bleu", "BLEU", "lower right", over_time=True),
         _evaluation_curves(sides, "loss", "eval loss", "upper right", over_time=False),
         _evaluation_curves(sides, "loss", "eval loss", "upper right", over_time=True),
-        _step_curves(sides, "loss", "train-loss", "Training loss", "loss, nats per token"),
-        _step_curves(sides, "seconds", "step-time", "Step time", "seconds per step"),
+        *of_steps,
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dragoman import __version__
 from dragoman.report.answers import answer_all
-from dragoman.report.answers.answer import Answer, plain
+from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer, plain
 from dragoman.report.calibrate import describe_fit
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import Findings, analyse
@@ -63,7 +63,11 @@ def _page_values(
     evidence: Evidence, findings: Findings, answers: tuple[Answer, ...], moment: float
 ) -> dict[str, Any]:
     worrying = [answer for tone in ("bad", "caution") for answer in answers if answer.tone == tone]
-    worrying += [answer for answer in answers if answer.headline == "Unclear"]
+    worrying += [
+        answer
+        for answer in answers
+        if answer.headline == "Unclear" and answer.next_step != SEE_WHAT_IS_MISSING
+    ]
     return {
         "name": evidence.name,
         "folder": str(evidence.run),

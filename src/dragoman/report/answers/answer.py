@@ -31,11 +31,14 @@ class Answer:
         return {name: plain(getattr(self, name)) for name in names}
 
 
+SEE_WHAT_IS_MISSING = "See what is missing, at the top of the report."
+
+
 def unknown(
     identity: str,
     question: str,
     words: str,
-    next_step: str = "See what is missing, at the top of the report.",
+    next_step: str = SEE_WHAT_IS_MISSING,
 ) -> Answer:
     """The answer where the evidence carries none."""
     return Answer(
