@@ -8,6 +8,7 @@ reaches the BLEU, evaluations themselves left out. The unlimited link is the mea
 
 import argparse
 import statistics
+import sys
 from pathlib import Path
 
 from demo_machines import demo_machines, lines_of, set_links, train
@@ -55,9 +56,9 @@ def measure(
     run = train(net, config, "hostA:1,hostB:1", [*SETTINGS, *settings, f"training.seed={seed}"])
     steps = lines_of(run, "train")
     evaluations = lines_of(run, "eval")
-    reached = next(
-        (one["step"] for one in evaluations if one["bleu"] >= TARGET_BLEU), steps[-1]["step"]
-    )
+    reached = next((one["step"] for one in evaluations if one["bleu"] >= TARGET_BLEU), None)
+    if reached is None:
+        sys.exit(f"{run} has not reached BLEU {TARGET_BLEU:.0f}")
     until = sum(line["seconds"] for line in steps if line["step"] <= reached)
     return statistics.mean(line["seconds"] for line in steps), until, evaluations[-1]["bleu"]
 

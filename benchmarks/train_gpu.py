@@ -31,6 +31,7 @@ from dragoman.corpus.rows import Position, RowStream
 from dragoman.corpus.store import PreparedCorpus
 
 WARM_UP_STEPS = 60
+CORPUS_KEYS = ("source_language", "target_language", "seed")
 HERE = Path(__file__).parent
 CONFIG = """
 [corpus]
@@ -145,11 +146,19 @@ def configure(prepared: Path, case: Case, folder: Path) -> Path:
 def corpus_settings(prepared: Path) -> list[str]:
     """The settings a prepared corpus was made with, which the trainer compares."""
     made_with = PreparedCorpus(prepared).manifest["settings"]
-    texts = (
-        ", ".join(f"{key} = {json.dumps(value)}" for key, value in text.items() if value)
-        for text in made_with["corpus"]["train"]
-    )
-    return ["corpus.train=[" + ", ".join(f"{{{text}}}" for text in texts) + "]"] + [
+    corpus = made_with["corpus"]
+
+    def text(files: dict[str, str]) -> str:
+        named = (f"{key} = {json.dumps(path)}" for key, path in files.items() if path)
+        return f"{{{', '.join(named)}}}"
+
+    texts = [f"corpus.train=[{', '.join(map(text, corpus['train']))}]"] + [
+        f"corpus.{kind}.{name}={text(files)}"
+        for kind in ("validation", "test")
+        for name, files in corpus[kind].items()
+    ]
+    texts += [f"corpus.{key}={json.dumps(corpus[key])}" for key in CORPUS_KEYS]
+    return texts + [
         f"{section}.{key}={json.dumps(value)}"
         for section in ("cleaning", "vocabulary")
         for key, value in made_with[section].items()

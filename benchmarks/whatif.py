@@ -40,7 +40,6 @@ class Case:
     machines: int
     link: str
     way: str
-    workers_each: int = 1
 
 
 CALIBRATION = Case(2, "1 Gb/s", GRADIENTS)
@@ -99,7 +98,7 @@ def prediction(calibration: Calibration, case: Case) -> float:
     rate = RATES[case.link]
     scenario = Scenario(
         machines=case.machines,
-        workers=case.machines * case.workers_each,
+        workers=case.machines,
         bytes_per_second=rate / 8 if rate else float("inf"),
         compression="bf16" if case.way == BF16 else "none",
         local_steps=LOCAL_STEPS if case.way == LOCAL else 1,
@@ -110,7 +109,7 @@ def prediction(calibration: Calibration, case: Case) -> float:
 def measure(net: Network, config: Path, case: Case) -> tuple[float, Path]:
     """Mean seconds of a step without the first few, and the run folder."""
     set_links(net, TC_RATES[case.link])
-    hosts = ",".join(f"{name}:{case.workers_each}" for name in NAMES[: case.machines])
+    hosts = ",".join(f"{name}:1" for name in NAMES[: case.machines])
     run = train(net, config, hosts, [*SETTINGS, *WAYS[case.way]])
     steps = [line for line in lines_of(run, "train") if line["step"] > FIRST_COUNTED]
     return statistics.mean(line["seconds"] for line in steps), run

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import DESCRIPTIONS, EXIT_CODES, main
-from support import refusal
+from support import Dragoman, refusal
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -32,3 +32,12 @@ def test_prepare_needs_a_process(
     code, errors = refusal(capsys, "prepare", small_text / "config.toml", "--processes", processes)
     assert code == 2
     assert errors == f"dragoman: --processes {processes}: must be at least 1\n"
+
+
+def test_the_demo_leaves_text_of_others_alone(dragoman: Dragoman, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.en").write_text("mine\n")
+    result = dragoman("demo", "--folder", tmp_path)
+    assert result.returncode == 2
+    assert "text is there already: choose another --folder" in result.stderr
+    assert (tmp_path / "text" / "train.en").read_text() == "mine\n"

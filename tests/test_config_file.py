@@ -84,6 +84,8 @@ def test_all_problems_are_reported_at_once(config_path: Path) -> None:
         ("schedule.peak=0.1", "schedule.peak has no effect on the transformer schedule"),
         ("schedule.kind=cosine", "training.steps = 10 leaves no room after"),
         ("training.patience=3", "training.patience needs a validation set"),
+        ("training.patience_metric=bleu", "has no effect without training.patience"),
+        ("evaluation.beam=4", "evaluation.beam has no effect without a validation set"),
         ("batches.rows_per_device=some", 'must be a whole number or "auto", not "some"'),
         ("vocabulary=3", "override 'vocabulary=3': write section.setting=value"),
         ("cleaning.max_length_ratio=nan", "cleaning.max_length_ratio must be at least 1"),

@@ -8,6 +8,14 @@ from dragoman.config_file import load_config
 from dragoman.errors import UserError
 
 
+def test_what_a_given_vocabulary_makes_idle_is_refused(small_text: Path) -> None:
+    overrides = ['vocabulary.model="mine.model"', "vocabulary.kind=unigram"]
+    with pytest.raises(UserError) as caught:
+        load_config(small_text / "config.toml", overrides)
+    assert "vocabulary.kind has no effect on a vocabulary that is given" in str(caught.value)
+    assert "vocabulary.size has no effect on a vocabulary that is given" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [

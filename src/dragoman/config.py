@@ -26,8 +26,8 @@ def setting(
         "is_required": is_required,
         "may_change": may_change,
     }
-    if isinstance(default, (dict, list)):
-        return field(default_factory=type(default), metadata=metadata)
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 

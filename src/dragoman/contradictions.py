@@ -26,11 +26,11 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
     """Problems that no single setting shows; `given` names the settings not left to default."""
     return [
         *_corpus_contradictions(config.corpus),
-        *_vocabulary_contradictions(config.vocabulary),
+        *_vocabulary_contradictions(config.vocabulary, given),
         *_model_contradictions(config.model),
         *_batch_contradictions(config),
         *_schedule_contradictions(config, given),
-        *_training_contradictions(config),
+        *_evaluation_contradictions(config, given),
         *_distributed_contradictions(config.distributed, given),
         *_powersgd_contradictions(config, given),
     ]
@@ -62,7 +62,7 @@ def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
     return problems
 
 
-def _vocabulary_contradictions(vocabulary: VocabularySettings) -> list[str]:
+def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection[str]) -> list[str]:
     problems = []
     per_side = [name for name in ("source_model", "target_model") if getattr(vocabulary, name)]
     if vocabulary.joint and per_side:
@@ -75,6 +75,12 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings) -> list[str]:
         )
     if len(per_side) == 1:
         problems.append(f"vocabulary.{per_side[0]} is given without its other side")
+    if vocabulary.model or per_side:
+        problems += [
+            f"vocabulary.{name} has no effect on a vocabulary that is given; remove it"
+            for name in ("kind", "size", "sample_pairs", "character_coverage")
+            if f"vocabulary.{name}" in given
+        ]
     return problems
 
 
@@ -126,10 +132,19 @@ def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str
     return problems
 
 
-def _training_contradictions(config: Config) -> list[str]:
-    if config.training.patience and not config.corpus.validation:
-        return ["training.patience needs a validation set: set corpus.validation"]
-    return []
+def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[str]:
+    problems = []
+    if not config.corpus.validation:
+        if config.training.patience:
+            problems.append("training.patience needs a validation set: set corpus.validation")
+        problems += [
+            f"{name} has no effect without a validation set; remove it or set corpus.validation"
+            for name in sorted(given)
+            if name.startswith("evaluation.")
+        ]
+    if "training.patience_metric" in given and not config.training.patience:
+        problems.append("training.patience_metric has no effect without training.patience")
+    return problems
 
 
 def _distributed_contradictions(

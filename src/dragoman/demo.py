@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from dragoman.config_file import load_config
 from dragoman.console import say
+from dragoman.errors import UserError
+from dragoman.files import write_whole
 
 if TYPE_CHECKING:
     from dragoman.inference.commands import Evaluated
@@ -29,9 +31,10 @@ def run_demo(folder: Path) -> "Stop":
 
     config_path = folder / "demo.toml"
     if not config_path.exists():
+        if (folder / "text").exists():
+            raise UserError(f"{folder / 'text'} is there already: choose another --folder")
         write_demo(folder / "text")
-        with files("dragoman.corpus").joinpath("demo.toml").open("rb") as origin:
-            config_path.write_bytes(origin.read())
+        write_whole(config_path, files("dragoman.corpus").joinpath("demo.toml").read_bytes())
     say(f"A small corpus of English and German text is in {folder}/text.\n")
     config = load_config(config_path)
     print(summarize(prepare(config)), flush=True)

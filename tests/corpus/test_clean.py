@@ -13,6 +13,7 @@ from dragoman.corpus.clean import count_words, first_occurrences, reason_to_drop
         ("", "x", "empty_side"),
         ("bell \x07", "x", "control_characters"),
         ("x", "nonchar \ufdd0", "control_characters"),
+        ("x", "nonchar \U0002fffe", "control_characters"),
         ("w " * 80, "w " * 80, None),
         ("w " * 81, "w " * 80, "too_many_words"),
         ("one", "w " * 9, None),

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from dragoman.config_file import load_config
-from dragoman.corpus.prepare import prepare
+from dragoman.corpus.prepare import BUILDING, prepare
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
+from dragoman.training.resume import check_corpus_settings
 from support import Dragoman, dragoman_command, number_pairs, without_privilege, write_lines
 
 
@@ -53,6 +54,33 @@ def test_outcome_does_not_depend_on_processes_but_on_the_seed(small_text: Path) 
     assert one.identity == two.identity
     assert one.identity != other.identity
     assert sorted(text_of(one)) == sorted(text_of(other))
+
+
+def test_what_others_keep_in_its_folder_stays(small_text: Path) -> None:
+    folder = small_text / "prepared"
+    for name in ("corpus-raw", "building"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "notes.txt").write_text("mine")
+    prepared(small_text)
+    prepared(small_text, "corpus.seed=2")
+    assert [(folder / name / "notes.txt").read_text() for name in ("corpus-raw", "building")] == [
+        "mine",
+        "mine",
+    ]
+    assert len(list(folder.glob("corpus-*"))) == 2, "the text of others and the corpus in force"
+
+
+def test_a_text_under_a_new_name_is_not_prepared_again(
+    small_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = prepared(small_text)
+    (small_text / "train.en").rename(small_text / "renamed.en")
+    config = small_text / "config.toml"
+    config.write_text(config.read_text().replace("train.en", "renamed.en"))
+    after = prepared(small_text)
+    assert "nothing to do" in capsys.readouterr().err
+    assert after.identity == before.identity
+    check_corpus_settings(load_config(config), after)
 
 
 def test_counts_of_filters_add_up(small_text: Path) -> None:
@@ -127,6 +155,7 @@ def test_two_vocabularies_and_given_models(small_text: Path) -> None:
         small_text,
         "corpus.folder='again'",
         "vocabulary.joint=false",
+        "vocabulary.size=32_768",  # As if it were not in the config.
         "vocabulary.source_model='source.model'",
         "vocabulary.target_model='target.model'",
     )
@@ -217,7 +246,12 @@ BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
     ("gzip", _not_gzip, ["corpus.train=[{tsv='train.en.gz'}]"], r"cannot be unpacked \(Not a gzip"),
     ("tab", _no_tab, ["corpus.train=[{tsv='all.tsv'}]"], r"all\.tsv, line 2: no tab"),
     ("vocabulary", _nothing, ["vocabulary.size=99999"], r"vocabulary\.size = 99999 .* at most \d+"),
-    ("model", _nothing, ["vocabulary.model='train.en'"], r"train\.en is not a sentencepiece model"),
+    (
+        "model",
+        _nothing,
+        ["vocabulary.model='train.en'", "vocabulary.size=32768"],
+        r"train\.en is not a sentencepiece model",
+    ),
     (
         "tokens",
         _nothing,
@@ -280,7 +314,7 @@ def test_full_disk_is_one_line_and_leaves_the_old_corpus(
         assert "No space left on device" in result.stderr.splitlines()[-1]
         assert "Traceback" not in result.stderr
         assert PreparedCorpus(disk / "prepared").identity == before
-        assert not (disk / "prepared" / "building").exists()
+        assert not (disk / "prepared" / BUILDING).exists()
     finally:
         subprocess.run(["umount", disk], check=True)
 

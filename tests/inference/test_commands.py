@@ -1,6 +1,7 @@
 """`translate` and `evaluate`, on a run of a few steps; on a GPU it computes in bfloat16."""
 
 import re
+import shutil
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -61,6 +62,20 @@ def test_evaluate_gives_the_numbers_of_training(
     assert printed.splitlines()[0].endswith(f", beam 1, {PRECISION}")
     assert f"loss  {last['loss']:.4f} " in printed
     assert f"BLEU  {last['bleu']:.2f} " in printed
+
+
+def test_evaluate_does_not_need_the_subwords_of_the_corpus(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", "--set", "talks", "--checkpoint", "latest", "--beam", "1"]
+    main([*words, str(run)])
+    before = capsys.readouterr().out
+    folder = shutil.copytree(run.parent, tmp_path / "copy")
+    config = folder / "run" / "config.toml"
+    config.write_text(config.read_text().replace(str(run.parent), str(folder)))
+    prepare(load_config(folder / "config.toml", [*SMALL, "vocabulary.size=300"]), processes=1)
+    main([*words, str(folder / "run")])
+    assert capsys.readouterr().out == before
 
 
 def test_translations_of_the_chosen_sets_are_kept(
@@ -138,5 +153,8 @@ def test_the_mean_leaves_out_what_is_kept_for_its_score(tmp_path: Path) -> None:
     assert choose_checkpoints(run, "best", 1, keep_latest=3) == [checkpoint_name(2)]
     latest = [checkpoint_name(step) for step in (5, 6, 7)]
     assert choose_checkpoints(run, "best", 3, keep_latest=3) == latest
-    with pytest.raises(UserError, match=r"--average 4: .* keeps the latest 3 checkpoints; set"):
-        choose_checkpoints(run, "best", 4, keep_latest=3)
+    # Even if more may be kept from now on.
+    for keep_latest in (3, 5):
+        prune(run.checkpoints, CheckpointSettings(keep_latest=keep_latest))
+        with pytest.raises(UserError, match=r"--average 4: .* keeps the latest 3 checkpoints; set"):
+            choose_checkpoints(run, "best", 4, keep_latest)

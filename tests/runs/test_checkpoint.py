@@ -88,6 +88,30 @@ def test_a_checkpoint_makes_later_ones_void(tmp_path: Path) -> None:
     assert not (tmp_path / "step-00000300").exists()
 
 
+def test_a_kill_while_a_step_is_saved_again_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 100)
+    rename = Path.rename
+
+    def die_before_the_new_one_is_in_place(path: Path, target: Path) -> Path:
+        if target.name == "step-00000100":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", die_before_the_new_one_is_in_place)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, 100, 2.0)
+    assert not (tmp_path / "step-00000100").exists()
+    mend_index(tmp_path, lambda _: None)
+    entry = find_intact(tmp_path, pytest.fail)
+    assert entry is not None
+    assert entry["loss"] is None
+    prune(tmp_path, CheckpointSettings())
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["step-00000100"]
+
+
 def test_a_loss_that_is_not_finite_is_no_score(tmp_path: Path) -> None:
     save(tmp_path, 100, float("nan"))
     save(tmp_path, 200, 2.0)

@@ -10,7 +10,7 @@ from dragoman.cluster.processes import Workers
 from dragoman.config_file import load_config
 from dragoman.inference.evaluate import mean_loss
 from dragoman.training import evaluator as evaluator_module
-from dragoman.training.evaluator import Evaluator
+from dragoman.training.evaluator import Evaluator, sample_sentences
 from dragoman.training.parts import make_parts
 from support import SMALL
 
@@ -33,3 +33,9 @@ def test_all_seconds_of_an_evaluation_are_counted(
     monkeypatch.setattr(evaluator_module, "time", SimpleNamespace(perf_counter=lambda: now))
     (evaluation,) = evaluator.evaluate(parts.model)
     assert evaluation.seconds == 20.0, "the training sample and the set"
+
+
+def test_no_sentence_is_shown_twice() -> None:
+    assert sample_sentences(["one", "two", "three"], 5) == [0, 1, 2]
+    assert sample_sentences([str(number) for number in range(10)], 5) == [0, 2, 4, 6, 8]
+    assert sample_sentences(["one"], 0) == []

@@ -24,6 +24,25 @@ def test_a_text_that_was_not_prepared_is_refused(prepared: Path) -> None:
         check_corpus_settings(loaded, PreparedCorpus(Path(loaded.corpus.folder)))
 
 
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("corpus.seed=7", "corpus.seed = 7, not 1"),
+        ("corpus.source_language=fr", "corpus.source_language = 'fr', not 'en'"),
+        (
+            'corpus.validation={other = {source = "valid.en", target = "valid.de"}}',
+            "corpus.validation was valid: valid.en, valid: valid.de; the config now says other",
+        ),
+        ("corpus.test={}", "the config now says nothing; run `dragoman prepare`"),
+    ],
+)
+def test_a_corpus_of_other_settings_is_refused(prepared: Path, override: str, problem: str) -> None:
+    config = load_config(prepared / "config.toml", [*SMALL, override])
+    with pytest.raises(UserError) as caught:
+        check_corpus_settings(config, PreparedCorpus(prepared / "prepared"))
+    assert problem in str(caught.value)
+
+
 def test_a_prepared_corpus_may_move_without_its_texts(prepared: Path, tmp_path: Path) -> None:
     for name in ("prepared", "config.toml"):
         shutil.move(prepared / name, tmp_path / name)

@@ -24,7 +24,8 @@ FILTERS = {
 }
 
 # Tabs are ordinary blanks; noncharacters are reserved for our own use in subwords.py.
-CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
+_LAST_OF_PLANES = "".join(f"{chr(end - 1)}{chr(end)}" for end in range(0xFFFF, 0x110000, 0x10000))
+CONTROL_CHARACTERS = re.compile(f"[\x00-\x08\x0a-\x1f\x7f-\x9f\ufdd0-\ufdef{_LAST_OF_PLANES}]")
 # Scripts written without blanks: every character counts as a word.
 UNSPACED_CHARACTERS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"

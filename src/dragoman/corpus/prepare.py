@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ from dragoman.errors import UserError
 from dragoman.files import exclusive, flush_folder, flush_to_disk, sha256, write_whole
 
 HISTOGRAM_STEP = 8  # Tokens per bar of the length histogram.
+BUILDING = ".building"
+DATA_FOLDER = re.compile(r"corpus-[0-9a-f]{12}(-repaired)?")  # Nobody else's folders.
 STAGES = ("cleaning", "vocabulary", "encoding")
 
 
@@ -71,9 +74,9 @@ def prepare(config: Config, processes: int | None = None) -> dict[str, Any]:
         manifest = _up_to_date(folder, fingerprint)
         if manifest:
             say(f"{folder} is up to date: same text, same settings, nothing to do")
-            return manifest
+            return _with_settings(folder, manifest, config)
         _remove_leftovers(folder)
-        building = folder / "building"
+        building = folder / BUILDING
         building.mkdir()
         try:
             manifest = _build(config, inputs, building, processes or len(os.sched_getaffinity(0)))
@@ -135,14 +138,36 @@ def _up_to_date(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     return manifest if whole and manifest["fingerprint"] == fingerprint else None
 
 
+def _with_settings(folder: Path, manifest: dict[str, Any], config: Config) -> dict[str, Any]:
+    """The manifest with the settings of now: files may have other names, with the same text."""
+    settings = _settings(config)
+    if manifest["settings"] != settings:
+        manifest = {**manifest, "settings": settings}
+        _write_manifest(folder, manifest)
+    return manifest
+
+
+def _settings(config: Config) -> Any:
+    """The settings that a corpus is made with, as JSON gives them back."""
+    sections = {
+        name: asdict(getattr(config, name)) for name in ("corpus", "cleaning", "vocabulary")
+    }
+    return json.loads(json.dumps(sections))
+
+
+def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode())
+
+
 def _remove_leftovers(folder: Path) -> None:
     """Delete what an earlier or killed preparation left behind, but never the corpus in force."""
     try:
         in_force = read_manifest(folder)["data"]
     except UserError:
         in_force = None
-    for path in (*folder.glob("building"), *folder.glob("corpus-*")):
-        if path.name != in_force:
+    shutil.rmtree(folder / BUILDING, ignore_errors=True)
+    for path in folder.iterdir():
+        if DATA_FOLDER.fullmatch(path.name) and path.name != in_force:
             shutil.rmtree(path)
     for path in folder.glob(f".{MANIFEST}.*"):
         path.unlink()
@@ -157,7 +182,7 @@ def _publish(folder: Path, building: Path, manifest: dict[str, Any]) -> None:
     flush_folder(building)
     building.rename(data)
     manifest["data"] = data.name
-    write_whole(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode())
+    _write_manifest(folder, manifest)
     _remove_leftovers(folder)
 
 
@@ -206,9 +231,7 @@ def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict
             "source": config.corpus.source_language,
             "target": config.corpus.target_language,
         },
-        "settings": {
-            name: asdict(getattr(config, name)) for name in ("corpus", "cleaning", "vocabulary")
-        },
+        "settings": _settings(config),
         "pairs": {"raw": text.raw_pairs, "prepared": writer.pairs},
         "filters": {name: removed[name] for name in FILTERS},
         "bytes": {

@@ -15,7 +15,13 @@ from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks
 from dragoman.errors import UserError
-from dragoman.inference.evaluate import MeanLoss, evaluation_rows, mean_loss, score_text
+from dragoman.inference.evaluate import (
+    BOOTSTRAP_SAMPLES,
+    MeanLoss,
+    evaluation_rows,
+    mean_loss,
+    score_text,
+)
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
 from dragoman.inference.translate import Translator
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from dragoman.inference.ctranslate2_model import CTranslate2Translator
 
 LINES_AT_ONCE = 2_000
-BOOTSTRAP_SAMPLES = 1_000
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,12 @@ def evaluate_run(
     if source and reference:
         sets = [_read_set(trained, source, reference)]
     else:
-        sets = _choose_sets(PreparedCorpus(Path(trained.config.corpus.folder)), names)
+        corpus = PreparedCorpus(Path(trained.config.corpus.folder))
+        sets = [
+            # The corpus may have been prepared again since, with other subwords.
+            replace(one, tokens=_encode(trained, one.source, one.target))
+            for one in _choose_sets(corpus, names)
+        ]
     if output:
         output.mkdir(parents=True, exist_ok=True)
     evaluated = []
@@ -198,6 +208,11 @@ def _read_set(trained: TrainedModel, source: Path, reference: Path) -> Evaluatio
             side += [line or "" for line in decode(lines, path, chunk.first_line, skip=False)]
     if not sides[0]:
         raise UserError(f"{source} is empty: nothing to evaluate")
+    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), _encode(trained, *sides))
+
+
+def _encode(trained: TrainedModel, *sides: Sequence[str]) -> PairTokens:
+    """Source and target in the subwords of the run."""
     text = trained.translator.text
     encoded = [
         pack_lines(
@@ -206,4 +221,4 @@ def _read_set(trained: TrainedModel, source: Path, reference: Path) -> Evaluatio
         )
         for model, side in zip((text.source, text.target), sides, strict=True)
     ]
-    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), PairTokens(*encoded))
+    return PairTokens(*encoded)

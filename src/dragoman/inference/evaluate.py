@@ -17,6 +17,7 @@ from dragoman.model.transformer import RowTensors, Transformer
 
 WIDTH_STEP = 64
 SLOTS_AT_ONCE = 8_192
+BOOTSTRAP_SAMPLES = 1_000  # For intervals.
 
 
 @dataclass(frozen=True)

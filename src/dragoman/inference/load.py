@@ -92,8 +92,9 @@ def choose_checkpoints(
     if not entries:
         raise UserError(f"{run.path} has no checkpoint yet")
     if average > 1:
-        # Those before are there for their scores, with others between them gone.
-        latest = list(entries)[-keep_latest:]
+        # Others are there for their scores alone, with those between them gone.
+        latest = [name for name, entry in entries.items() if not entry.get("is_only_best")]
+        latest = latest[-keep_latest:]
         if len(latest) < average:
             raise UserError(
                 f"--average {average}: {run.path} keeps the latest {len(latest)} checkpoints; "

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Config, ParallelText
+from dragoman.config import Config, ParallelText, VocabularySettings
 from dragoman.corpus.clean import FILTERS
 from dragoman.corpus.text import PLAIN_PUNCTUATION
 from dragoman.inference.export_folder import ExportInfo
@@ -70,8 +71,9 @@ A Transformer that translates from {source} to {target}, trained with Dragoman
 def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | None) -> str:
     rows, signatures = [], set()
     for line in _evaluations(run, info.checkpoints):
+        pairs = line.get("bleu_pairs", line["pairs"])
         rows.append(
-            f"| {line['set']} | {line['pairs']:,} | while training, beam {config.evaluation.beam} "
+            f"| {line['set']} | {pairs:,} | while training, beam {config.evaluation.beam} "
             f"| {line['bleu']:.2f} |  | {line['chrf']:.2f} |  |"
         )
         signatures = {line["signature"], line["chrf_signature"]}
@@ -102,13 +104,14 @@ def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[dict[str, A
     if len(checkpoints) > 1:
         return []
     by_set: dict[str, dict[str, Any]] = {}
-    with open(run.metrics) as lines:
+    with open(run.metrics, "rb") as lines:
         for line in lines:
-            if '"eval"' not in line or not line.endswith("\n"):
+            if b'"kind": "eval"' not in line:
                 continue
-            event = json.loads(line)
-            if event["kind"] == "eval" and checkpoint_name(event["step"]) == checkpoints[0]:
-                by_set[event["set"]] = event  # A step that was repeated counts the last time.
+            with suppress(ValueError):  # A line cut short by a kill.
+                event = json.loads(line)
+                if checkpoint_name(event["step"]) == checkpoints[0]:
+                    by_set[event["set"]] = event  # A step that was repeated counts the last time.
     return list(by_set.values())
 
 
@@ -174,13 +177,18 @@ def _model(model: Transformer, config: Config, info: ExportInfo) -> str:
         "layers": f"{shape.encoder_layers} encoder, {shape.decoder_layers} decoder, pre-norm",
         "d_model, heads, feed-forward": f"{shape.d_model}, {shape.heads}, {shape.feed_forward}",
         "embeddings": embeddings,
-        "vocabulary": f"{_vocabulary(model)} subwords ({config.vocabulary.kind}, byte fallback)",
+        "vocabulary": f"{_vocabulary(model)} subwords{_origin(config.vocabulary)}",
         "weights": f"mean of {weights}" if len(info.checkpoints) > 1 else weights,
         "label smoothing": f"{config.training.label_smoothing:g}",
         "target tokens per step": f"up to {config.batches.tokens_per_step:,}",
         "seed": f"{config.training.seed}",
     }
     return f"## Model\n\n{_table(rows)}"
+
+
+def _origin(vocabulary: VocabularySettings) -> str:
+    given = vocabulary.model or vocabulary.source_model
+    return ", trained elsewhere" if given else f" ({vocabulary.kind}, byte fallback)"
 
 
 def _vocabulary(model: Transformer) -> str:

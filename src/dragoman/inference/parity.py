@@ -8,11 +8,9 @@ from dragoman.config import TranslationSettings
 from dragoman.console import Progress
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
-from dragoman.inference.evaluate import TextScores, score_text
+from dragoman.inference.evaluate import BOOTSTRAP_SAMPLES, TextScores, score_text
 from dragoman.inference.load import TrainedModel
 from dragoman.inference.translate import Translation
-
-BOOTSTRAP_SAMPLES = 1_000
 
 Translate = Callable[..., list[list[Translation]]]
 

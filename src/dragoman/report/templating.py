@@ -91,11 +91,8 @@ def as_json(value: Any) -> bytes:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files whole, and remove pictures of an earlier report that are no longer in it."""
+    """Write files, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.svg"):
-        if path.name not in files:
-            path.unlink()
     for name, content in files.items():
         write_whole(folder / name, content)
 

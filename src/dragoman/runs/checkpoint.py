@@ -23,6 +23,7 @@ from dragoman.files import flush_folder, flush_to_disk, sha256, write_whole
 from dragoman.runs.folder import RunFolder
 
 INDEX = "checkpoints.json"
+BEFORE = ".before"  # Ends the name of a checkpoint that another of its step replaces.
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
 ELEMENTS_AT_ONCE = 1 << 21  # Of a checkpoint, on their way from a GPU.
@@ -143,12 +144,19 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
     flush_folder(aside)
     own = _entry(aside)
     entries = read_index(folder)["checkpoints"]
-    void = {entry["name"] for entry in entries if entry["step"] >= checkpoint.step} | {name}
-    for one in void:
-        _delete(folder / one)
+    valid = [entry for entry in entries if entry["step"] < checkpoint.step]
+    if len(valid) < len(entries):
+        _write_index(folder, valid)
+    before = folder / f".{name}{BEFORE}"
+    if (folder / name).exists():
+        (folder / name).rename(before)  # A kill now leaves two whole ones: see `mend_index`.
     aside.rename(folder / name)
     flush_folder(folder)
-    _write_index(folder, [*(entry for entry in entries if entry["name"] not in void), own])
+    _write_index(folder, [*valid, own])
+    shutil.rmtree(before, ignore_errors=True)
+    for entry in entries:
+        if entry["step"] > checkpoint.step:
+            _delete(folder / entry["name"])
     return int(own["bytes"])
 
 
@@ -164,6 +172,10 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 def mend_index(folder: Path, warn: Callable[[str], None]) -> None:
     """Enter the checkpoints that a kill, or the loss of the index, left out."""
+    for before in folder.glob(f".step-*{BEFORE}/"):
+        place = folder / before.name.removeprefix(".").removesuffix(BEFORE)
+        if not place.exists():
+            before.rename(place)
     listed = _listed(folder) or []
     names = {entry["name"] for entry in listed}
     left_out = [entry for entry in _in_folders(folder) if entry["name"] not in names]
@@ -177,10 +189,19 @@ def prune(folder: Path, settings: CheckpointSettings) -> None:
     """Delete checkpoints that are neither among the latest nor the best."""
     index = read_index(folder)
     entries = sorted(index["checkpoints"], key=lambda entry: int(entry["step"]))
-    kept = {entry["name"] for entry in entries[-settings.keep_latest :]}
+    latest = {entry["name"] for entry in entries[-settings.keep_latest :]}
+    latest -= {entry["name"] for entry in entries if entry.get("is_only_best")}
+    kept = set(latest)
     if settings.keep_best:
         kept |= {index[best] for best in ("best_loss", "best_bleu") if index[best]}
-    _write_index(folder, [entry for entry in entries if entry["name"] in kept])
+    _write_index(
+        folder,
+        [
+            {**entry, "is_only_best": entry["name"] not in latest}
+            for entry in entries
+            if entry["name"] in kept
+        ],
+    )
     for entry in entries:
         if entry["name"] not in kept:
             _delete(folder / entry["name"])

@@ -183,9 +183,9 @@ def highest_step(path: Path) -> int:
     if not path.exists():
         return 0
     highest = 0
-    with open(path, encoding="utf-8") as lines:
+    with open(path, "rb") as lines:
         for line in lines:
-            if '"kind": "train"' in line:
+            if b'"kind": "train"' in line:
                 try:
                     highest = max(highest, json.loads(line)["step"])
                 except ValueError:  # Cut short by a kill.

@@ -38,6 +38,7 @@ class Evaluation:
 
     name: str
     pairs: int
+    bleu_pairs: int  # Those that were translated.
     loss: MeanLoss
     train_sample: MeanLoss
     text: TextScores
@@ -104,7 +105,9 @@ class Evaluator:
             for index in sample_sentences(one.source[:count], settings.samples)
         )
         seconds = time.perf_counter() - start
-        return Evaluation(one.name, len(one.source), loss, train_sample, text, samples, seconds)
+        return Evaluation(
+            one.name, len(one.source), count, loss, train_sample, text, samples, seconds
+        )
 
     def _mean_loss(self, model: Transformer, rows: Rows) -> MeanLoss:
         smoothing = self._config.training.label_smoothing
@@ -128,4 +131,5 @@ def sample_sentences(lines: Sequence[str], count: int) -> list[int]:
     """Choose a few lines, evenly over the set, that fit on a screen's line."""
     short = [index for index, line in enumerate(lines) if 0 < len(line) <= LONGEST_SAMPLE]
     short = short or list(range(len(lines)))
-    return [short[len(short) * place // count] for place in range(min(count, len(short)))]
+    count = min(count, len(short))
+    return [short[len(short) * place // count] for place in range(count)]

@@ -56,6 +56,7 @@ class Recorder:
         values = {
             "set": one.name,
             "pairs": one.pairs,
+            "bleu_pairs": one.bleu_pairs,
             "loss": one.loss.loss,
             "nll": one.loss.nll,
             "train_sample_loss": one.train_sample.loss,

@@ -1,7 +1,7 @@
 """Start a run folder, or go on with the one that is there."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,13 @@ class Progress:
 def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
     """Refuse a corpus that was prepared with other settings than the config's."""
     made_with = corpus.manifest["settings"]
+    before, now = made_with["corpus"], asdict(config.corpus)
     different = [
+        f"corpus.{key} = {now[key]!r}, not {before[key]!r}"
+        for key in ("source_language", "target_language", "seed")
+        if now[key] != before[key]
+    ]
+    different += [
         f"{section}.{key} = {value!r}, not {made_with[section].get(key)!r}"
         for section in ("cleaning", "vocabulary")
         for key, value in asdict(getattr(config, section)).items()
@@ -65,18 +71,32 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
             f"{corpus.folder} was prepared with other settings; the config now says "
             f"{'; '.join(different)}; run `dragoman prepare` again"
         )
-    before = file_names(made_with["corpus"]["train"])
-    now = file_names(asdict(config.corpus)["train"])
-    if before != now:
-        raise UserError(
-            f"{corpus.folder} was prepared from other training text: {', '.join(before)}; the "
-            f"config now says {', '.join(now)}; run `dragoman prepare` again"
-        )
+    for name, files in texts_of(now).items():
+        if files != texts_of(before)[name]:
+            raise UserError(
+                f"{corpus.folder} was prepared from other text: corpus.{name} was "
+                f"{', '.join(texts_of(before)[name]) or 'empty'}; the config now says "
+                f"{', '.join(files) or 'nothing'}; run `dragoman prepare` again"
+            )
 
 
-def file_names(texts: Sequence[Mapping[str, str]]) -> list[str]:
-    """Names of the files of some texts; where they lie may differ between machines."""
-    return [Path(path).name for text in texts for path in text.values() if path]
+def texts_of(corpus: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Names of the files of each kind of text; where they lie may differ between machines."""
+
+    def names(text: Mapping[str, str]) -> list[str]:
+        return [Path(path).name for path in text.values() if path]
+
+    return {
+        "train": [name for text in corpus["train"] for name in names(text)],
+        **{
+            kind: [
+                f"{set_name}: {name}"
+                for set_name, text in corpus[kind].items()
+                for name in names(text)
+            ]
+            for kind in ("validation", "test")
+        },
+    }
 
 
 def refuse_other_things(run: RunFolder) -> None:

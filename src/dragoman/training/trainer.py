@@ -125,7 +125,8 @@ class Trainer:
         if stop is not Stop.SIGNAL and (stop is not Stop.NO or is_due):
             scores = self._evaluate()
             stop = stop or self._agree(self._reason_to_stop())
-        is_best = scores is not None and self.progress.best.is_new
+        keep_best = self.config.checkpoints.keep_best
+        is_best = keep_best and scores is not None and self.progress.best.is_new
         is_save_asked = saves_asked > self.saves_made
         is_save_due = self._is_due(self.config.checkpoints.every_steps)
         if stop is not Stop.NO or is_best or is_save_due or is_save_asked:
