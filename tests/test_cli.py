@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli import DESCRIPTIONS, EXIT_CODES, main
+from dragoman.arguments import DESCRIPTIONS, EXIT_CODES
+from dragoman.cli import main
 from support import Dragoman, refusal
 
 
