@@ -87,8 +87,9 @@ def _check(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
     hosts = _hosts(arguments)
 
-    from dragoman.check import check, check_on
-    from dragoman.findings import page, problems
+    from dragoman.check.measure import check, check_on
+    from dragoman.check.page import page
+    from dragoman.check.problems import problems
 
     findings = check_on(hosts, config) if hosts else check(config)
     if findings is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import dragoman.check
+from dragoman.check import measure as measure_module
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
 from dragoman.config_file import load_config
@@ -39,8 +39,8 @@ def test_trial_steps_meet_as_the_predictions_suppose(
         tried.append(config)
         return make_parts(config, workers)
 
-    monkeypatch.setattr(dragoman.check, "make_parts", make)
+    monkeypatch.setattr(measure_module, "make_parts", make)
     config = load_config(prepared / "config.toml", [*SMALL, *LOCAL])
-    dragoman.check.measure(config, Workers(0, 1, torch.device("cpu")))
+    measure_module.measure(config, Workers(0, 1, torch.device("cpu")))
     (one,) = tried
     assert (one.distributed.sync, one.distributed.compression) == ("gradients", "none")

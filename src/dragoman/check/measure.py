@@ -1,8 +1,4 @@
-"""`dragoman check`: what the machines and links allow, measured before hours are spent.
-
-Every worker measures, worker 0's findings go to whoever launched, and all that is printed is
-worked out from them (findings.py).
-"""
+"""Measure machines, links and a few steps; worker 0's findings go to whoever launched."""
 
 import json
 import shutil
@@ -10,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dragoman.check.facts import Findings, MachineFacts, StepFacts
 from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.launch import Host, Job, launch, unreachable
 from dragoman.cluster.links import all_pairs, measure_links
@@ -20,7 +17,6 @@ from dragoman.config import Config
 from dragoman.config_file import dump_config
 from dragoman.corpus.rows import Position
 from dragoman.errors import UserError
-from dragoman.findings import Findings, MachineFacts, StepFacts
 from dragoman.model.transformer import count_parameters
 from dragoman.runs.provenance import describe_machine
 from dragoman.training.calibration import calibrate

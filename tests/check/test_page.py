@@ -6,18 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.check.advice import predictions
+from dragoman.check.facts import Findings, MachineFacts, StepFacts
+from dragoman.check.page import page
+from dragoman.check.problems import disk_needed, problems
 from dragoman.cluster.links import Link
 from dragoman.config import Config
 from dragoman.config_file import load_config
-from dragoman.findings import (
-    Findings,
-    MachineFacts,
-    StepFacts,
-    disk_needed,
-    page,
-    predictions,
-    problems,
-)
 
 GIGABIT = 1e9 / 8
 

@@ -1,0 +1,1 @@
+"""`dragoman check`: what machines and links allow, measured before hours are spent."""

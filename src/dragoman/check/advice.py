@@ -1,0 +1,126 @@
+"""How long a step will take in each way to meet, and which to choose."""
+
+import math
+from collections.abc import Mapping
+
+from dragoman.check.facts import Findings
+from dragoman.config import Config, DistributedSettings
+from dragoman.report.whatif import (
+    BACKWARD_SHARE,
+    USUAL_LOCAL_STEPS,
+    Calibration,
+    Prediction,
+    Scenario,
+    predict,
+)
+from dragoman.report.wording import in_percent
+
+# Below this part of the step the network is not worth a remedy.
+SMALL_SHARE = 0.1
+
+
+def calibration_of(findings: Findings) -> Calibration:
+    """The findings as a prediction needs them."""
+    step = findings.step
+    compute = max(step.seconds_compute_by_worker)
+    machines = len(findings.machines)
+    goodput = min((link.goodput_bytes_per_second for link in findings.links), default=math.inf)
+    latency = max((link.latency_seconds for link in findings.links), default=0.0)
+    wire = 2 * (machines - 1) / machines * 4 * step.parameters / goodput
+    exchange = step.seconds_all_reduce or 0.0
+    could_hide = min(exchange, BACKWARD_SHARE * compute)
+    hidden = max(0.0, exchange - step.seconds_exposed)
+    return Calibration(
+        machines=machines,
+        workers=len(findings.hosts),
+        gradient_bytes=4 * step.parameters,
+        tokens_per_step=step.target_tokens,
+        seconds_compute=compute,
+        seconds_optimizer=step.seconds_optimizer,
+        seconds_fixed=0.0,
+        bytes_per_second=goodput,
+        latency_seconds=latency,
+        seconds_overhead=max(0.0, exchange - wire),
+        overlap=min(1.0, hidden / could_hide) if could_hide else 0.0,
+        device=step.device,
+    )
+
+
+def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
+    """One worker alone, and all of them in the usual ways to meet and as configured."""
+    calibration = calibration_of(findings)
+    scenarios = {"one worker alone": Scenario(machines=1, workers=1)}
+    if len(findings.hosts) > 1:
+        ways = [
+            Scenario(compression="none", local_steps=1, local_fragments=1),
+            Scenario(compression="bf16", local_steps=1, local_fragments=1),
+            Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS, local_fragments=1),
+            configured_way(config.distributed),
+        ]
+        scenarios |= {name_of(way): way for way in ways}
+    return {
+        name: predict(calibration, scenario, name, config.training.steps)
+        for name, scenario in scenarios.items()
+    }
+
+
+def configured_way(settings: DistributedSettings) -> Scenario:
+    """How the workers are to meet."""
+    is_local = settings.sync == "local"
+    return Scenario(
+        compression=settings.compression,
+        local_steps=settings.local_steps if is_local else 1,
+        local_fragments=settings.local_fragments if is_local else 1,
+    )
+
+
+def name_of(way: Scenario) -> str:
+    """A way to meet in words."""
+    packed = "" if way.compression == "none" else f"{way.compression} "
+    if way.local_steps == 1:
+        return f"all, {packed}gradients"
+    parts = "" if way.local_fragments == 1 else f" in {way.local_fragments} parts"
+    return f"all, {way.local_steps} {packed}local steps{parts}"
+
+
+def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
+    """What to set, and why; `configured` names the prediction for what is set now."""
+    if len(predicted) == 1:
+        return "one worker: nothing travels; add --workers or --hosts to check more"
+    alone, plain, half, local, *_ = predicted.values()
+    own = predicted[configured]
+    best = next((one for one in (plain, half) if share(one) <= SMALL_SHARE), local)
+    if _gives_up(own) == _gives_up(best) and share(own) <= max(SMALL_SHARE, share(best)):
+        best = own
+        advice = f"keep what is configured: the network takes {in_percent(share(own))} of a step"
+    elif best is local:
+        advice = (
+            f"set distributed.sync = 'local' and local_steps = {USUAL_LOCAL_STEPS} with bf16: "
+            f"gradients would spend {in_percent(share(plain))} of every step on the network, "
+            f"in bf16 {in_percent(share(half))}, local steps {in_percent(share(local))}; "
+            "or make the batch larger"
+        )
+    else:
+        together = " and sync = 'gradients'" if own.local_steps > 1 else ""
+        advice = (
+            f"set distributed.compression = '{best.compression}'{together}: the network would "
+            f"take {in_percent(share(best))} of a step, without compression "
+            f"{in_percent(share(plain))}"
+        )
+    for one in (plain, half):
+        if one.tokens_per_second < alone.tokens_per_second:
+            advice += f". As {one.label}, the run would be slower than one worker alone"
+            break
+    if best.tokens_per_second < alone.tokens_per_second:
+        advice += ". Even so one worker alone would be faster: train on one machine"
+    return advice
+
+
+def share(one: Prediction) -> float:
+    """The network's part of a step."""
+    return one.seconds_exposed / one.seconds_step
+
+
+def _gives_up(one: Prediction) -> int:
+    """What a way to meet costs beside time: nothing, bits of the gradients, meeting every step."""
+    return 2 if one.local_steps > 1 else int(one.compression != "none")

@@ -1,0 +1,94 @@
+"""What a person wants to read before a run."""
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.check.advice import configured_way, name_of, predictions, recommend, share
+from dragoman.check.facts import Findings
+from dragoman.check.problems import problems
+from dragoman.cluster.links import Link
+from dragoman.config import Config
+from dragoman.report.whatif import Prediction
+from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time
+
+
+def page(findings: Findings, config: Config) -> str:
+    """Everything a person wants to read before a run."""
+    predicted = predictions(findings, config)
+    configured = name_of(configured_way(config.distributed))
+    lines = ["machines", *_table(_machine_rows(findings))]
+    if findings.links:
+        lines += ["links", *_table(_link_rows(findings.links))]
+    lines += [
+        f"predicted for {findings.step.parameters:,} parameters, "
+        f"{findings.step.target_tokens:,} target tokens a step",
+        *_table(_prediction_rows(predicted.values(), configured, config.training.steps)),
+    ]
+    lines += [f"problem: {one}" for one in problems(findings, config)]
+    lines.append(f"advice: {recommend(predicted, configured)}")
+    return "\n".join(lines)
+
+
+def _machine_rows(findings: Findings) -> list[list[str]]:
+    rows = [["host", "workers", "devices", "computes a step in", "memory", "disk free", "clock"]]
+    for one in findings.machines:
+        seconds = [
+            seconds
+            for seconds, host in zip(
+                findings.step.seconds_compute_by_worker, findings.hosts, strict=True
+            )
+            if host == one.host
+        ]
+        memory = min(one.gpu_memory_bytes, default=one.memory_bytes)
+        rows.append(
+            [
+                one.host,
+                str(findings.hosts.count(one.host)),
+                ", ".join(dict.fromkeys(one.gpus)) or f"{one.cores} cores",
+                in_time(max(seconds)),
+                in_bytes(memory),
+                in_bytes(one.disk_free_bytes),
+                f"{one.clock_lead_seconds:+.2f} s",
+            ]
+        )
+    return rows
+
+
+def _link_rows(links: Sequence[Link]) -> list[list[str]]:
+    rows = [["from", "to", "interface", "claims", "goodput", "latency"]]
+    rows += [
+        [
+            *link.hosts,
+            link.interface,
+            f"{link.speed_mbit:,} Mb/s" if link.speed_mbit else "nothing",
+            in_bits_per_second(link.goodput_bytes_per_second),
+            in_time(link.latency_seconds),
+        ]
+        for link in links
+    ]
+    return rows
+
+
+def _prediction_rows(
+    predicted: Iterable[Prediction], configured: str, steps: int | None
+) -> list[list[str]]:
+    rows = [["", "step", "network", "tokens/s", "efficiency"]]
+    rows[0] += [f"{steps:,} steps"] if steps else []
+    for one in predicted:
+        row = [
+            one.label + " (configured)" * (one.label == configured),
+            in_time(one.seconds_step),
+            in_percent(share(one)),
+            f"{one.tokens_per_second:,.0f}",
+            in_percent(one.efficiency),
+        ]
+        rows.append(row + ([in_time(3600 * one.hours)] if one.hours is not None else []))
+    return rows
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
