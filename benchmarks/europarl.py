@@ -24,7 +24,8 @@ from dragoman.config import PRESETS
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.corpus.subwords import Subwords
 from dragoman.inference.evaluate import score_text
-from peers_gpu import Batch, Batches, make_marian, train_step
+from peers import Batch, Batches, make_marian
+from peers_gpu import train_step
 
 SET = "newstest2013"
 TOKENS_PER_STEP = 32_768
@@ -58,6 +59,7 @@ def train_peer(corpus: PreparedCorpus, seconds: float) -> None:
     source, target = corpus.subwords()
     torch.manual_seed(1)
     model, logits = make_marian(PRESETS["base"], target.size)
+    model.cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=PEAK, betas=(0.9, 0.98), fused=True)
     batches = endless(corpus, target.size)
     trained, evaluated, step = 0.0, 0.0, 0

@@ -19,18 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
+from dragoman.config import PRESETS
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
-from dragoman.corpus.store import PairTokens, PreparedCorpus
+from dragoman.corpus.store import PreparedCorpus
+from peers import Batches, make_marian
 
 TOKENS_PER_STEP, STEPS, WARM_UP_STEPS = 4_096, 14, 4
+SHAPE = replace(PRESETS["small"], encoder_layers=3, decoder_layers=3)
 CONFIG = """
 [corpus]
 folder = "prepared"
@@ -104,7 +106,7 @@ def main() -> None:
             rates["Eole"] = []
         for turn in range(arguments.rounds):
             rates["dragoman"].append(measure_dragoman(config, folder / f"run{turn}"))
-            rates["Hugging Face Marian"].append(measure_marian(corpus.train))
+            rates["Hugging Face Marian"].append(measure_marian(corpus))
             if arguments.eole:
                 rates["Eole"].append(measure_eole(arguments.eole, folder / "eole"))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
@@ -126,66 +128,32 @@ def measure_dragoman(config: Path, run: Path) -> float:
     return float(sum(s["target_tokens"] for s in steps) / sum(s["seconds"] for s in steps))
 
 
-def measure_marian(pairs: PairTokens) -> float:
-    from transformers import MarianConfig, MarianMTModel
-
+def measure_marian(corpus: PreparedCorpus) -> float:
+    """A plain loop over batches that lie ready."""
     torch.manual_seed(1)
-    size = 8_000
-    model = MarianMTModel(
-        MarianConfig(
-            vocab_size=size + 1,
-            d_model=256,
-            encoder_layers=3,
-            decoder_layers=3,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=1024,
-            decoder_ffn_dim=1024,
-            activation_function="relu",
-            dropout=0.1,
-            pad_token_id=size,
-            eos_token_id=2,
-            decoder_start_token_id=1,
-            max_position_embeddings=256,
-        )
-    )
+    padding = corpus.subwords()[1].size
+    model, logits = make_marian(SHAPE, padding, inner_dropout=0.0)
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
     tokens, seconds = 0, 0.0
-    for step, (source, target) in enumerate(islice(marian_batches(pairs, size), STEPS)):
+    batches = Batches(corpus.train, TOKENS_PER_STEP, padding, seed=1)
+    for step in range(STEPS):
+        source, target, count = batches[step]
         start = time.perf_counter()
-        inputs = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
-        logits = model(
-            input_ids=source, attention_mask=source != size, decoder_input_ids=inputs
-        ).logits
+        begun = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
         loss = F.cross_entropy(
-            logits.flatten(0, 1), target.flatten(), ignore_index=size, label_smoothing=0.1
+            logits(source, begun).flatten(0, 1),
+            target.flatten(),
+            ignore_index=padding,
+            label_smoothing=0.1,
         )
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         if step >= WARM_UP_STEPS:
-            tokens += int((target != size).sum())
+            tokens += count
             seconds += time.perf_counter() - start
     return tokens / seconds
-
-
-def marian_batches(pairs: PairTokens, padding: int):  # type: ignore[no-untyped-def]
-    """Batches of like lengths, in random order, of about the same number of target tokens."""
-    generator = np.random.default_rng(1)
-    lengths = np.diff(pairs.target.offsets)
-    pool = generator.permutation(len(pairs))[: 40 * 1024]
-    pool = pool[np.argsort(lengths[pool], kind="stable")]
-    borders = np.flatnonzero(np.diff(np.cumsum(lengths[pool]) // TOKENS_PER_STEP)) + 1
-    batches = np.split(pool, borders)
-    for index in generator.permutation(len(batches)):
-        sides = []
-        for side in (pairs.source, pairs.target):
-            lines = [torch.from_numpy(side.line(pair).astype(np.int64)) for pair in batches[index]]
-            sides.append(
-                torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=padding)
-            )
-        yield sides
 
 
 def write_for_eole(corpus: PreparedCorpus, folder: Path) -> None:
