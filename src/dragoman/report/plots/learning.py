@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dragoman.report.curves import FURTHER_STEPS, LOG_FURTHER, last_third
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
-from dragoman.report.learning import FURTHER_STEPS, LOG_FURTHER, Gain, last_third
+from dragoman.report.learning import Gain
 from dragoman.report.plots.canvas import (
     Panel,
     Picture,
@@ -80,13 +81,15 @@ def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
 
     trend = (
         " The band over the last third holds 95% of evaluations around the trend; the dashed line "
-        "goes 50% further, slowing as learning did, with its 95% interval."
+        "goes 50% further, slowing as learning did, with its interval of "
+        f"{100 * gain.trend.coverage:g}%."
+        if gain
+        else ""
     )
     return Picture(
         key="bleu",
         title="BLEU over steps",
-        caption="sacreBLEU of the detokenised output on the first validation set."
-        + (trend if gain else ""),
+        caption="sacreBLEU of the detokenised output on the first validation set." + trend,
         panels=(Panel(draw),),
         y_label="BLEU",
         legend="lower right",
