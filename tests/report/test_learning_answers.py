@@ -9,6 +9,8 @@ from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import Answer
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
+from dragoman.report.plots.canvas import WIDE, render_svg
+from dragoman.report.plots.learning import loss_picture
 from report.run_folders import START, RunFolder, write_checkpoints
 
 Curve = Callable[[int], float | None]
@@ -196,3 +198,13 @@ def test_sets_that_agree(tmp_path: Path) -> None:
     assert answers["fully_trained"].answer.endswith("the set news says; talks agrees.")
     assert answers["fully_trained"].confidence == "medium"
     assert answers["overfitting"].tone == "good"
+
+
+def test_the_loss_of_every_set_is_drawn(tmp_path: Path) -> None:
+    two_sets(tmp_path, turned)
+    evidence = load_evidence(tmp_path, START)
+    picture = loss_picture(evidence, analyse(evidence))
+    assert picture is not None
+    svg = render_svg(picture, WIDE)
+    assert "evaluation (news)" in svg
+    assert "evaluation (talks)" in svg
