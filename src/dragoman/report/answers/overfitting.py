@@ -71,7 +71,8 @@ def _words(found: Overfitting) -> str:
     last = f"at step {found.last_step:,} it was {found.last_loss:.3f}"
     not_turned = f"{lowest} and has not turned: {last}"
     if found.best_step == found.last_step:
-        not_turned = f"{lowest}, the last evaluation: it has not turned"
+        which = "the last that is a number" if found.without_number else "the last evaluation"
+        not_turned = f"{lowest}, {which}: it has not turned"
     gap = (
         f" It lies {found.gap_last:.3f} above the loss on a sample of the training text, measured "
         f"in the same mode ({found.gap_first:.3f} at the first evaluation)."
