@@ -1,9 +1,10 @@
 import math
 
+import numpy as np
 import pytest
 
 from dragoman.config import ScheduleSettings
-from dragoman.schedule import learning_rate
+from dragoman.schedule import learning_rate, learning_rates
 
 
 def test_transformer_schedule_of_the_reference_runs() -> None:
@@ -35,3 +36,6 @@ def test_other_schedules_by_hand(kind: str, expected: dict[int, float]) -> None:
     for step, fraction in expected.items():
         rate = learning_rate(step, schedule, 512, 1000)
         assert math.isclose(rate, 3.0 * fraction, rel_tol=1e-9), step
+    steps = np.array([float(step) for step in expected])
+    rates = learning_rates(steps, schedule, 512, 1000)
+    assert rates.tolist() == [learning_rate(step, schedule, 512, 1000) for step in expected]

@@ -2,20 +2,32 @@
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dragoman.config import ScheduleSettings
+
+Floats = NDArray[np.float64]
 
 
 def learning_rate(
     step: int, schedule: ScheduleSettings, d_model: int, total_steps: int | None
 ) -> float:
     """Learning rate of a step; the first step is 1."""
+    return float(learning_rates(np.array([float(step)]), schedule, d_model, total_steps)[0])
+
+
+def learning_rates(
+    steps: Floats, schedule: ScheduleSettings, d_model: int, total_steps: int | None
+) -> Floats:
+    """Learning rates of many steps at once."""
     warmup = schedule.warmup_steps
     if schedule.kind == "transformer":
-        rise_or_fall = min(1 / math.sqrt(step), step / (warmup * math.sqrt(warmup)))
+        rise_or_fall = np.minimum(1 / np.sqrt(steps), steps / (warmup * math.sqrt(warmup)))
         return schedule.scale / math.sqrt(d_model) * rise_or_fall
-    if step < warmup:
-        return schedule.peak * step / warmup
-    return schedule.peak * _fraction_of_peak(step, schedule, total_steps)
+    rise = schedule.peak * steps / warmup
+    after = schedule.peak * _fraction_of_peak(steps, schedule, total_steps)
+    return np.where(steps < warmup, rise, after)
 
 
 def peak_step(schedule: ScheduleSettings) -> int:
@@ -23,18 +35,19 @@ def peak_step(schedule: ScheduleSettings) -> int:
     return schedule.warmup_steps
 
 
-def _fraction_of_peak(step: int, schedule: ScheduleSettings, total_steps: int | None) -> float:
+def _fraction_of_peak(steps: Floats, schedule: ScheduleSettings, total_steps: int | None) -> Floats:
+    """What is left of the peak after the rise."""
     final = schedule.final_fraction
     match schedule.kind:
         case "inverse_square_root":
-            return math.sqrt(schedule.warmup_steps / step)
+            return np.sqrt(schedule.warmup_steps / steps)
         case "cosine":
             assert total_steps, "the config's checks ask for it"
-            done = (step - schedule.warmup_steps) / (total_steps - schedule.warmup_steps)
-            return final + (1 - final) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+            done = (steps - schedule.warmup_steps) / (total_steps - schedule.warmup_steps)
+            return final + (1 - final) * (1 + np.cos(math.pi * np.minimum(done, 1.0))) / 2
         case "warmup_stable_decay":
             assert total_steps, "the config's checks ask for it"
-            left = (total_steps - step) / schedule.decay_steps
-            return final + (1 - final) * min(max(left, 0.0), 1.0)
+            left = (total_steps - steps) / schedule.decay_steps
+            return final + (1 - final) * np.clip(left, 0.0, 1.0)
         case _:
-            return 1.0
+            return np.ones_like(steps)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dragoman.report.intervals import autocorrelation, correlate, student_975, trend
+from dragoman.report.intervals import autocorrelation, correlate, student_t, trend
 
 
 def test_trend_by_hand() -> None:
@@ -17,7 +17,7 @@ def test_trend_by_hand() -> None:
     assert found.autocorrelation == pytest.approx(-0.8)
     assert found.effective_points == 5
     assert found.noise == pytest.approx(math.sqrt(0.7 / 2))
-    half = 4.3027 * math.sqrt(0.7 / 2) / math.sqrt(10)
+    half = 4.302653 * math.sqrt(0.7 / 2) / math.sqrt(10)
     assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
 
 
@@ -33,6 +33,8 @@ def test_neighbours_that_vary_together_count_for_less() -> None:
     wave = np.sin(x / 4)
     found = trend(x, wave)
     assert found.autocorrelation > 0.8
+    likely = found.autocorrelation + 2 / 40
+    assert found.likely_autocorrelation == pytest.approx(min(0.99, likely + 4 * likely / 40))
     assert found.effective_points < 8
     independent = trend(x, np.where(x % 2, 1.0, -1.0) * np.sqrt(np.mean(wave**2)))
     assert found.high - found.low > 2 * (independent.high - independent.low)
@@ -58,12 +60,38 @@ def test_intervals_hold_the_truth_as_often_as_they_say(correlation: float, least
     assert held / 400 > least
 
 
-def test_student() -> None:
-    assert student_975(1) == pytest.approx(12.7062)
-    assert student_975(10) == pytest.approx(2.2281)
-    assert student_975(0.2) == pytest.approx(12.7062)
-    assert student_975(1e9) == pytest.approx(1.959964)
-    assert 2.2281 > student_975(10.5) > 2.2010
+@pytest.mark.parametrize(
+    ("degrees", "within_95", "within_975"),
+    [
+        (1, math.tan(0.475 * math.pi), math.tan(0.4875 * math.pi)),
+        (2, 0.95 * math.sqrt(2 / (1 - 0.95**2)), 0.975 * math.sqrt(2 / (1 - 0.975**2))),
+        (10, 2.2281389, 2.6337669),
+        (30, 2.0422725, 2.3595625),
+        (1e6, 1.9599664, 2.2414061),
+    ],
+)
+def test_student(degrees: float, within_95: float, within_975: float) -> None:
+    """Closed forms for one and two degrees of freedom, tables for the others."""
+    assert student_t(degrees, 0.95) == pytest.approx(within_95, rel=1e-7)
+    assert student_t(degrees, 0.975) == pytest.approx(within_975, rel=1e-7)
+
+
+def test_student_between_whole_degrees() -> None:
+    # Drawn as a normal deviate over the root of a gamma one, which has any degrees of freedom.
+    generator = np.random.default_rng(1)
+    drawn = generator.standard_normal(200_000) / np.sqrt(generator.gamma(0.75, size=200_000) / 0.75)
+    assert np.mean(np.abs(drawn) < student_t(1.5, 0.95)) == pytest.approx(0.95, abs=0.002)
+    assert student_t(0.2, 0.95) == student_t(1, 0.95)
+
+
+def test_a_wider_interval_for_more_coverage() -> None:
+    x, y = np.arange(6.0), np.array([0.0, 2.0, 1.0, 3.0, 5.0, 4.0])
+    usual, wider = trend(x, y), trend(x, y, coverage=0.975)
+    assert (usual.coverage, wider.coverage) == (0.95, 0.975)
+    ratio = student_t(usual.effective_points - 3, 0.975) / student_t(
+        usual.effective_points - 3, 0.95
+    )
+    assert wider.high - wider.slope == pytest.approx(ratio * (usual.high - usual.slope))
 
 
 def test_correlation_by_hand() -> None:

@@ -9,13 +9,9 @@ import pytest
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.records import Evaluations, TrainSteps
 from dragoman.report.intervals import trend
-from dragoman.report.learning import (
-    Convergence,
-    Overfitting,
-    judge_convergence,
-    judge_overfitting,
-    law_of,
-)
+from dragoman.report.law import law_of
+from dragoman.report.learning import Convergence, judge_learning
+from dragoman.report.overfitting import Overfitting, judge_overfitting
 from report.run_folders import START, RunFolder
 
 Curve = Callable[[int], float | None]
@@ -37,11 +33,9 @@ def _judge(
         run.train(step, loss=train_loss(step))
         own = {} if sample is None else {"train_sample_loss": sample(step)}
         run.evaluate(step, loss=loss(step), bleu=bleu(step), **own)
-    evidence = load_evidence(run.write(), START)
-    return (
-        judge_convergence(evidence.evaluations, evidence.history.train, law_of(evidence.settings)),
-        judge_overfitting(evidence.evaluations),
-    )
+    history = load_evidence(run.write(), START).history
+    found = judge_learning(history.evaluations, history.train, None)[0]
+    return found.convergence, found.overfitting
 
 
 def _noise(size: float, seed: int = 3) -> Curve:
@@ -86,7 +80,7 @@ def test_the_interval_of_the_gain_holds_the_truth(exponent: float, noise: float)
     for _ in range(100):
         loss = 1 + step**-exponent + noise * generator.standard_normal(40)
         series = Evaluations("", "", step, step, nothing, loss, nothing, nothing)
-        gain = judge_convergence(series, NO_STEPS, None).loss
+        gain = judge_learning((series,), NO_STEPS, None)[0].convergence.loss
         assert gain is not None
         held += gain.low <= truth <= gain.high
     assert held >= 92
@@ -144,14 +138,198 @@ def test_three_evaluations_say_nothing(tmp_path: Path) -> None:
 
 
 def test_diverged(tmp_path: Path) -> None:
-    found, _ = _judge(
+    found, overfitting = _judge(
         tmp_path,
-        lambda step: 2.0,
+        lambda step: 2.0 if step < 200 else None,
         lambda step: 20.0,
         train_loss=lambda step: 2.0 if step < 200 else None,
     )
-    assert found.verdict == "no"
+    assert (found.verdict, found.reason) == ("no", "diverged")
     assert found.diverged_at == 200
+    # Of the 30 evaluations, every 10 steps, those from step 200 on have no number.
+    assert (overfitting.last_step, overfitting.without_number) == (190, 11)
+
+
+@pytest.mark.parametrize(
+    ("last_finite", "evaluated", "diverged_at"),
+    [
+        (299, True, None),  # One bad step, and an evaluation after it that has a number.
+        (200, True, None),
+        (299, False, None),  # One bad step, and nothing after it.
+        (290, False, 291),  # Ten of them.
+    ],
+)
+def test_a_divergence_lasts(
+    tmp_path: Path, last_finite: int, evaluated: bool, diverged_at: int | None
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 301):
+        run.train(step, loss=2.0 if step <= last_finite else None)
+        if step % 10 == 0 and (evaluated or step <= last_finite):
+            run.evaluate(step, loss=2.0, bleu=20.0)
+    history = load_evidence(run.write(), START).history
+    found = judge_learning(history.evaluations, history.train, None)[0].convergence
+    assert found.diverged_at == diverged_at
+    assert found.verdict == ("yes" if diverged_at is None else "no")
+
+
+def _jumps(low: float, high: float) -> Curve:
+    return _plus(lambda step: low + 9 / step if step < 150 else high, _noise(0.003))
+
+
+@pytest.mark.parametrize(
+    ("sample", "overfitting"),
+    [
+        (_jumps(1.9, 9.2), ("no", "turned with the training sample")),
+        (_plus(lambda step: 1.9 - step / 1000, _noise(0.003)), ("yes", "turned while training")),
+    ],
+)
+def test_a_loss_that_jumped_and_stayed_is_no_plateau(
+    tmp_path: Path, sample: Curve, overfitting: tuple[str, str]
+) -> None:
+    """Flat at the end, but far above what it was: there is no slope to see."""
+    bleu: Curve = lambda step: 25.0 if step < 150 else 0.0  # noqa: E731
+    found, turn = _judge(tmp_path, _jumps(2.1, 9.3), bleu, sample)
+    assert (found.verdict, found.reason) == ("no", "past its best")
+    assert turn.has_jumped
+    assert turn.verdict == overfitting[0]
+    assert turn.reason.startswith(overfitting[1])
+    assert turn.eval_change is not None
+    assert turn.eval_change.low < 0
+
+
+def test_the_noise_of_an_evaluation_by_hand(tmp_path: Path) -> None:
+    # After step 100, neighbours differ by 0.01, but for one that lies 5 above the others.
+    wobble = {step: 2 + 0.01 * (step // 10 % 2) for step in range(10, 301, 10)}
+    wobble[200] += 5
+    _, turn = _judge(tmp_path, lambda step: wobble[step], lambda step: 20.0)
+    assert turn.rise is not None
+    assert turn.rise.noise == pytest.approx(1.4826 * 0.01 / math.sqrt(2))
+    assert not turn.has_jumped
+
+
+def test_one_evaluation_far_off_at_the_end_is_no_turn(tmp_path: Path) -> None:
+    _, turn = _judge(
+        tmp_path,
+        _plus(lambda step: 2 + (0.5 if step == 300 else 0), _noise(0.003)),
+        lambda step: 20.0,
+    )
+    assert turn.reason == "rise within noise"
+
+
+def test_what_overfits_is_not_fully_trained(tmp_path: Path) -> None:
+    found, turn = _judge(tmp_path, _turned, lambda step: 20.0, _falls)
+    assert turn.verdict == "yes"
+    assert (found.verdict, found.reason) == ("no", "past its best")
+
+
+@pytest.mark.parametrize(("bleu", "reason"), [(4.0, "still improving"), (0.1, "past its best")])
+def test_a_loss_that_turned_while_bleu_rises(tmp_path: Path, bleu: float, reason: str) -> None:
+    """Worth going on for BLEU, or not."""
+    found, turn = _judge(tmp_path, _turned, lambda step: 20 + bleu * math.log(step), _falls)
+    assert turn.reason == "turned but BLEU rises"
+    assert (found.verdict, found.reason) == ("no", reason)
+
+
+def test_every_set_is_judged(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(10, 301, 10):
+        run.train(step, loss=2.0)
+        run.evaluate(step, _falls(step), 20.0, set="news", train_sample_loss=_falls(step))
+        run.evaluate(step, _turned(step), 20.0, set="talks", train_sample_loss=_falls(step))
+    history = load_evidence(run.write(), START).history
+    news, talks = judge_learning(history.evaluations, history.train, None)
+    assert (news.overfitting.verdict, news.convergence.reason) == ("no", "still improving")
+    assert (talks.overfitting.verdict, talks.convergence.reason) == ("yes", "past its best")
+
+
+SCHEDULE = {"kind": "cosine", "peak": 1.0, "warmup_steps": 10, "final_fraction": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "rate", "stage"),
+    [
+        ({}, 5, 0.05, "is still to fall"),  # Warming up.
+        ({}, 50, 0.6, "is still to fall"),
+        ({}, 90, 0.2, "has run down"),  # As low as it gets.
+        ({}, 100, 0.3, "has run down"),  # Its end, whatever was logged.
+        ({"final_fraction": 0.0}, 90, 0.11, "is still to fall"),
+        ({"final_fraction": 0.0}, 90, 0.09, "has run down"),
+        ({"kind": "constant"}, 100, 1.0, "has no end"),
+    ],
+)
+def test_how_far_a_schedule_has_come(
+    settings: dict[str, float | str], step: int, rate: float, stage: str
+) -> None:
+    model, training = {"d_model": 64}, {"steps": 100}
+    law = law_of({"schedule": SCHEDULE | settings, "model": model, "training": training})
+    assert law is not None
+    assert law.stage(step, rate) == stage
+
+
+@pytest.mark.parametrize(
+    ("kind", "last_step", "verdict", "reason"),
+    [
+        ("constant", 300, "yes", "nothing to gain"),
+        ("cosine", 300, "yes", "nothing left in the schedule"),
+        ("cosine", 500, "unclear", "rate still to fall"),
+    ],
+)
+def test_a_plateau_means_what_the_schedule_lets_it_mean(
+    tmp_path: Path, kind: str, last_step: int, verdict: str, reason: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(10, 301, 10):
+        run.train(step, learning_rate=0.5)
+        run.evaluate(step, loss=2.0, bleu=20.0)
+    history = load_evidence(run.write(), START).history
+    schedule = {"kind": kind, "peak": 1.0, "warmup_steps": 10}
+    model, training = {"d_model": 64}, {"steps": last_step}
+    law = law_of({"schedule": schedule, "model": model, "training": training})
+    found = judge_learning(history.evaluations, history.train, law)[0].convergence
+    assert (found.verdict, found.reason) == (verdict, reason)
+
+
+def test_two_measures_share_the_doubt(tmp_path: Path) -> None:
+    """Either may say that the run improves, so each has to be surer."""
+    loss = _plus(lambda step: 2 + 9 / step, _noise(0.003))
+    alone, _ = _judge(tmp_path / "alone", loss, lambda step: None)
+    both, _ = _judge(tmp_path / "both", loss, _plus(lambda step: 20, _noise(0.1)))
+    assert alone.loss is not None
+    assert both.loss is not None
+    assert both.bleu is not None
+    assert alone.loss.trend.coverage == 0.95
+    assert both.loss.trend.coverage == both.bleu.trend.coverage == 0.975
+    assert both.loss.low < alone.loss.low < alone.loss.high < both.loss.high
+
+
+def test_noise_that_drifts_is_noticed(tmp_path: Path) -> None:
+    independent, _ = _judge(tmp_path / "a", _plus(lambda step: 2, _noise(0.003)), lambda step: None)
+    drifting, _ = _judge(
+        tmp_path / "b", lambda step: 2 + 0.003 * math.sin(step / 12), lambda step: None
+    )
+    assert not independent.noise_drifts
+    assert drifting.noise_drifts
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_a_plateau_is_seldom_called_unfinished(correlation: float) -> None:
+    generator = np.random.default_rng(8)
+    step = np.arange(10.0, 310, 10)
+    reasons = []
+    for _ in range(100):
+        noise = generator.standard_normal((3, 30))
+        for place in range(1, 30):
+            noise[:, place] += correlation * noise[:, place - 1]
+        loss, bleu = 2.5 + 0.02 * noise[0], 30 + 0.3 * noise[1]
+        sample = 2.3 - 0.05 * np.log(step) + 0.02 * noise[2]
+        series = Evaluations("", "", step, step, step, loss, sample, bleu)
+        reasons.append(judge_learning((series,), NO_STEPS, None)[0].convergence.reason)
+    assert reasons.count("still improving") <= (4 if correlation == 0 else 11)
+    assert reasons.count("past its best") <= 5
 
 
 def test_one_bad_step_is_not_a_divergence(tmp_path: Path) -> None:
@@ -223,7 +401,12 @@ def test_the_turn_by_hand(tmp_path: Path) -> None:
     assert found.last_loss == pytest.approx(_turned(300))
     tail = (_turned(280) + _turned(290) + _turned(300)) / 3
     lowest = (_turned(90) + _turned(100) + _turned(110)) / 3
-    assert found.rise == pytest.approx(tail - lowest)
+    assert found.rise is not None
+    assert found.rise.mean == pytest.approx(tail - lowest)
+    assert found.rise.least == pytest.approx(_turned(280) - lowest)
+    assert found.sample_rise is not None
+    sample = (_falls(280) + _falls(290) + _falls(300) - _falls(90) - _falls(100) - _falls(110)) / 3
+    assert found.sample_rise.mean == pytest.approx(sample)
     assert found.gap_last == pytest.approx(_turned(300) - _falls(300))
     assert found.gap_first == pytest.approx(_turned(10) - _falls(10))
 

@@ -6,14 +6,9 @@ from dragoman.report.bottleneck import Network, StepTimes, judge_network, measur
 from dragoman.report.calibrate import calibrate
 from dragoman.report.evidence import Evidence
 from dragoman.report.gpus import GpuJudgement, judge_gpus
-from dragoman.report.learning import (
-    Convergence,
-    Law,
-    Overfitting,
-    judge_convergence,
-    judge_overfitting,
-    law_of,
-)
+from dragoman.report.law import Law, law_of
+from dragoman.report.learning import Convergence, Learning, judge_learning
+from dragoman.report.overfitting import Overfitting
 from dragoman.report.timeline import Duration, split_duration
 from dragoman.report.traffic import TrafficCorrelation, correlate_with_steps
 from dragoman.report.whatif import Calibration, Prediction, usual_questions, whatif_table
@@ -24,8 +19,7 @@ class Findings:
     """What the evidence amounts to; None where it carries nothing."""
 
     duration: Duration
-    convergence: Convergence
-    overfitting: Overfitting
+    learning: tuple[Learning, ...]  # By each validation set; at least one.
     law: Law | None
     gpus: GpuJudgement
     times: StepTimes | None
@@ -35,10 +29,20 @@ class Findings:
     calibration: Calibration | None
     predictions: tuple[Prediction, ...]
 
+    @property
+    def convergence(self) -> Convergence:
+        """By the first validation set."""
+        return self.learning[0].convergence
+
+    @property
+    def overfitting(self) -> Overfitting:
+        """By the first validation set."""
+        return self.learning[0].overfitting
+
 
 def analyse(evidence: Evidence) -> Findings:
     """Make every analysis."""
-    train, evaluations = evidence.history.train, evidence.evaluations
+    train = evidence.history.train
     law = law_of(evidence.settings)
     latest = measure_steps(evidence.history.latest_steps)
     network = judge_network(evidence, latest) if latest else None
@@ -46,8 +50,7 @@ def analyse(evidence: Evidence) -> Findings:
     questions = usual_questions(calibration) if calibration else []
     return Findings(
         duration=split_duration(evidence.history),
-        convergence=judge_convergence(evaluations, train, law),
-        overfitting=judge_overfitting(evaluations),
+        learning=judge_learning(evidence.history.evaluations, train, law),
         law=law,
         gpus=judge_gpus(evidence),
         times=measure_steps(train),

@@ -8,17 +8,14 @@ import numpy as np
 from dragoman.report.series import Floats
 
 NORMAL_975 = 1.959964
-# Student's t at 97.5%, for 1 to 30 degrees of freedom.
-STUDENT_975 = (
-    [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281]
-    + [2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860]
-    + [2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423]
-)
+COVERAGE = 0.95
+# Of Gauss and Legendre; so many give Student's t to nine digits.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through a noisy series, with the 95% interval of its slope."""
+    """A straight line through a noisy series, with the interval of its slope."""
 
     slope: float
     low: float
@@ -28,7 +25,9 @@ class Trend:
     noise: float  # Standard deviation around a parabola.
     points: int
     effective_points: float
-    autocorrelation: float
+    autocorrelation: float  # As the residuals show it.
+    likely_autocorrelation: float
+    coverage: float  # How often such an interval holds the true slope.
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,22 @@ class Correlation:
     effective_points: float
 
 
-def student_975(degrees_of_freedom: float) -> float:
-    """Student's t at 97.5%, interpolated in the inverse of the degrees of freedom."""
-    inverse = 1 / max(degrees_of_freedom, 1.0)
-    knots = [0.0] + [1 / degrees for degrees in range(30, 0, -1)]
-    return float(np.interp(inverse, knots, [NORMAL_975, *reversed(STUDENT_975)]))
+def student_t(degrees_of_freedom: float, coverage: float) -> float:
+    """The distance from zero within which Student's t stays so often; at least one degree."""
+    degrees = max(degrees_of_freedom, 1.0)
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2))
+    # One degree of freedom has the widest tails, and a closed form.
+    low, high = 0.0, math.tan(math.pi / 2 * coverage)
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        # Over the angle whose tangent is t / sqrt(degrees), its density is a power of the cosine.
+        half_angle = math.atan(middle / math.sqrt(degrees)) / 2
+        integral = half_angle * float(_WEIGHTS @ np.cos(half_angle * (1 + _NODES)) ** (degrees - 1))
+        if 2 / math.sqrt(math.pi) * scale * integral < coverage:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def autocorrelation(values: Floats) -> float:
@@ -59,7 +69,7 @@ def autocorrelation(values: Floats) -> float:
     return float(centred[1:] @ centred[:-1]) / square
 
 
-def trend(x: Floats, y: Floats) -> Trend:
+def trend(x: Floats, y: Floats, coverage: float = COVERAGE) -> Trend:
     """Fit a line; neighbours that vary together count for fewer points (Santer et al. 2000)."""
     points = len(x)
     spread = x - x.mean()
@@ -71,11 +81,13 @@ def trend(x: Floats, y: Floats) -> Trend:
     residuals = y - bend @ np.linalg.lstsq(bend, y, rcond=None)[0]
     residuals[np.abs(residuals) < 1e-12 * np.abs(y).max(initial=1.0)] = 0.0
     correlation = autocorrelation(residuals)
-    # Residuals show about 2/n too little autocorrelation; docs/report.md has the check.
-    inflated = min(max(correlation + 2 / points, 0.0), 0.99) if residuals.any() else 0.0
+    # Residuals around a line show (2 + 4r)/n too little (Marriott and Pope 1954).
+    likely = correlation + 2 / points
+    likely += 4 * max(likely, 0.0) / points
+    inflated = min(max(likely, 0.0), 0.99) if residuals.any() else 0.0
     effective = max(4.0, points * (1 - inflated) / (1 + inflated))
     square_sum = float(residuals @ residuals)
-    half = student_975(effective - 3) * math.sqrt(square_sum / (effective - 3) / square)
+    half = student_t(effective - 3, coverage) * math.sqrt(square_sum / (effective - 3) / square)
     return Trend(
         slope=slope,
         low=slope - half,
@@ -86,6 +98,8 @@ def trend(x: Floats, y: Floats) -> Trend:
         points=points,
         effective_points=effective,
         autocorrelation=correlation,
+        likely_autocorrelation=inflated,
+        coverage=coverage,
     )
 
 

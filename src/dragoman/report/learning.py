@@ -1,120 +1,45 @@
-"""Whether the run converged or overfitted, what more steps would buy, and the law of its rate."""
+"""Whether the run had more to learn, and what more steps would buy, by each validation set."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from dragoman.config import PRESETS, SCHEDULES_WITH_END, ScheduleSettings
+from dragoman.report.curves import LOG_FURTHER, coverage_each, last_third, trend_over_steps
 from dragoman.report.evidence.records import Evaluations, TrainSteps
-from dragoman.report.intervals import Trend, trend
-from dragoman.report.series import NAN, Bools, Floats
+from dragoman.report.intervals import Trend
+from dragoman.report.law import Law, Stage
+from dragoman.report.overfitting import Overfitting, Verdict, judge_overfitting
+from dragoman.report.series import Floats
 from dragoman.report.thresholds import (
-    EVALUATIONS_NEEDED,
+    DRIFTING_NOISE,
     MEANINGFUL_BLEU_GAIN,
     MEANINGFUL_LOSS_GAIN,
-    OVERFITTING_RISE,
-    RATE_HAS_RUN_DOWN,
+    STEPS_WITHOUT_NUMBER,
+    Threshold,
 )
-from dragoman.schedule import learning_rate, peak_step
 
-Verdict = Literal["yes", "no", "unclear"]
 ConvergenceReason = Literal[
     "diverged",
+    "past its best",
     "few evaluations",
     "still improving",
     "improving as the rate runs down",
     "nothing to gain",
+    "nothing left in the schedule",
+    "rate still to fall",
     "gain within noise",
 ]
-OverfittingReason = Literal[
-    "few evaluations",
-    "at its minimum",
-    "rise within noise",
-    "turned, no training sample",
-    "turned with the training sample",
-    "turned but BLEU rises",
-    "turned while training falls",
-]
+Measure = Literal["loss", "BLEU"]
 
-FURTHER_STEPS = 1.5
-LOG_FURTHER = math.log(FURTHER_STEPS)
 HIGHEST_BLEU = 100.0
-
-
-@dataclass(frozen=True)
-class Law:
-    """A schedule of the learning rate as the settings define it."""
-
-    schedule: ScheduleSettings
-    d_model: int
-    total_steps: int | None
-
-    def at(self, steps: Floats) -> Floats:
-        """Learning rate of each step."""
-        rates = [
-            learning_rate(max(1, int(step)), self.schedule, self.d_model, self.total_steps)
-            for step in steps
-        ]
-        return np.array(rates)
-
-    @property
-    def peak_step(self) -> int:
-        """The step with the highest learning rate."""
-        return peak_step(self.schedule)
-
-    @property
-    def peak(self) -> float:
-        """The highest learning rate."""
-        return float(self.at(np.array([float(self.peak_step)]))[0])
-
-    @property
-    def formula(self) -> str:
-        """The law as people write it."""
-        schedule = self.schedule
-        peak, warmup = f"{schedule.peak:g}", f"{schedule.warmup_steps:,}"
-        rise = f"{peak}, reached in a line over {warmup} steps"
-        end = f"{schedule.final_fraction:g} of it" if schedule.final_fraction else "zero"
-        return {
-            "transformer": f"{schedule.scale:g} · {self.d_model}^-0.5 · "
-            f"min(step^-0.5, step · {warmup}^-1.5)",
-            "inverse_square_root": f"{rise}, then falling as {peak} · ({warmup} / step)^0.5",
-            "cosine": f"{rise}, then half a cosine down to {end} at step {self.total_steps or 0:,}",
-            "constant": f"{rise}, then held",
-            "warmup_stable_decay": f"{rise}, held, then in a line down to {end} over the last "
-            f"{schedule.decay_steps:,} of {self.total_steps or 0:,} steps",
-        }[schedule.kind]
-
-    @property
-    def has_end(self) -> bool:
-        """Whether the schedule ends with the run, so that the run cannot be made longer."""
-        return self.schedule.kind in SCHEDULES_WITH_END
-
-    def has_run_down(self, rate: float) -> bool:
-        """Whether a schedule that has an end has come near it."""
-        return bool(self.has_end and rate < RATE_HAS_RUN_DOWN.value * self.peak)
-
-
-def law_of(settings: Mapping[str, Any]) -> Law | None:
-    """The law that a run's settings ask for; None if they do not say or it is unknown."""
-    try:
-        table = settings["schedule"]
-        known = {item.name for item in fields(ScheduleSettings)}
-        schedule = ScheduleSettings(**{key: table[key] for key in table.keys() & known})
-        model = settings["model"]
-        d_model = int(model.get("d_model") or PRESETS[model["preset"]].d_model)
-        law = Law(schedule, d_model, settings["training"].get("steps"))
-        # A kind or a number that makes no sense shows when it is used.
-        return law if law.peak > 0 and law.formula else None
-    except (KeyError, AttributeError, TypeError, ValueError, ZeroDivisionError, AssertionError):
-        return None
+MEANINGFUL: dict[Measure, Threshold] = {"loss": MEANINGFUL_LOSS_GAIN, "BLEU": MEANINGFUL_BLEU_GAIN}
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What 50% more steps would bring, with its 95% interval; positive is better."""
+    """What 50% more steps would bring, with its interval; positive is better."""
 
     expected: float
     low: float
@@ -134,86 +59,130 @@ class Convergence:
     bleu: Gain | None
     evaluations: int  # In the last third.
     diverged_at: int | None  # First step of the training loss's final stretch of NaN.
-    has_run_down: bool  # The learning rate.
+    rate: Stage
+
+    @property
+    def gains(self) -> dict[Measure, Gain]:
+        """Those that are known."""
+        both: tuple[tuple[Measure, Gain | None], ...] = (("loss", self.loss), ("BLEU", self.bleu))
+        return {measure: gain for measure, gain in both if gain is not None}
+
+    @property
+    def noise_drifts(self) -> bool:
+        """Whether neighbouring evaluations err together, so that intervals are too narrow."""
+        trends = [gain.trend for gain in self.gains.values()]
+        return any(line.likely_autocorrelation > DRIFTING_NOISE.value for line in trends)
 
 
 @dataclass(frozen=True)
-class Overfitting:
-    """Whether the loss on unseen text rises while that on training text falls."""
+class Learning:
+    """What one validation set says."""
 
-    verdict: Verdict
-    reason: OverfittingReason
-    best_step: int = 0
-    best_loss: float = NAN
-    last_loss: float = NAN
-    rise: float = NAN
-    recent_change: Trend | None = None  # Eval loss over ln(step), over the last third at least.
-    eval_change: Trend | None = None  # The others: after the minimum.
-    train_change: Trend | None = None
-    bleu_change: Trend | None = None
-    gap_first: float = NAN  # Eval loss minus training sample's loss, at the first evaluation.
-    gap_last: float = NAN
+    evaluations: Evaluations | None
+    overfitting: Overfitting
+    convergence: Convergence
 
 
-def last_third(step: Floats) -> Bools:
-    """The steps beyond two thirds of the last one."""
-    late: Bools = step > step[-1] * 2 / 3
-    return late
+def judge_learning(
+    sets: Sequence[Evaluations], train: TrainSteps, law: Law | None
+) -> tuple[Learning, ...]:
+    """Judge by every validation set, the first of which decides what is best; at least once."""
+    found = []
+    for evaluations in sets or (None,):
+        overfitting = judge_overfitting(evaluations)
+        convergence = judge_convergence(evaluations, train, law, overfitting)
+        found.append(Learning(evaluations, overfitting, convergence))
+    return tuple(found)
 
 
 def judge_convergence(
-    evaluations: Evaluations | None, train: TrainSteps, law: Law | None
+    evaluations: Evaluations | None, train: TrainSteps, law: Law | None, overfitting: Overfitting
 ) -> Convergence:
     """Extrapolate loss and BLEU of the last third, on a logarithmic scale of steps."""
-    diverged_at = _diverged_at(train)
-    loss = bleu = None
+    gains: dict[Measure, Gain] = {}
     late = 0
     if evaluations is not None:
-        step = evaluations.step
-        late = int(last_third(step).sum())
-        loss = _gain(step, evaluations.loss, sign=-1, limit=0.0)
-        bleu = _gain(step, evaluations.bleu, sign=1, limit=HIGHEST_BLEU)
-    has_run_down = law is not None and len(train) > 0 and law.has_run_down(train.learning_rate[-1])
+        late = int(last_third(evaluations.step).sum())
+        gains = _gains(evaluations)
+    rate: Stage = "has no end"
+    if law is not None and len(train):
+        rate = law.stage(train.step[-1], train.learning_rate[-1])
+    diverged_at = _diverged_at(train, evaluations)
     verdict: tuple[Verdict, ConvergenceReason] = ("no", "diverged")
     if diverged_at is None:
-        verdict = _convergence_verdict(loss, bleu, has_run_down)
-    return Convergence(*verdict, loss, bleu, late, diverged_at, has_run_down)
+        verdict = _convergence_verdict(gains, rate, overfitting)
+    return Convergence(*verdict, gains.get("loss"), gains.get("BLEU"), late, diverged_at, rate)
+
+
+def is_improving(measure: Measure, gain: Gain) -> bool:
+    """Whether a gain is there, and worth having."""
+    return gain.low > 0 and gain.expected >= MEANINGFUL[measure].value
+
+
+def may_improve(measure: Measure, gain: Gain) -> bool:
+    """Whether a gain worth having cannot be excluded."""
+    return gain.high >= MEANINGFUL[measure].value
 
 
 def _convergence_verdict(
-    loss: Gain | None, bleu: Gain | None, has_run_down: bool
+    gains: dict[Measure, Gain], rate: Stage, overfitting: Overfitting
 ) -> tuple[Verdict, ConvergenceReason]:
-    meaningful = (MEANINGFUL_LOSS_GAIN.value, MEANINGFUL_BLEU_GAIN.value)
-    known = [(gain, least) for gain, least in zip((loss, bleu), meaningful, strict=True) if gain]
-    if not known:
+    improving = any(is_improving(measure, gain) for measure, gain in gains.items())
+    translates_better = improving and overfitting.reason == "turned but BLEU rises"
+    if overfitting.has_turned and not translates_better:
+        return "no", "past its best"
+    if not gains:
         return "unclear", "few evaluations"
-    if any(gain.low > 0 and gain.expected >= least for gain, least in known):
+    if improving:
         # Whether more steps or the end of the schedule brought it cannot be told apart.
-        if has_run_down:
+        if rate == "has run down":
             return "unclear", "improving as the rate runs down"
         return "no", "still improving"
-    if all(gain.high < least for gain, least in known):
-        return "yes", "nothing to gain"
-    return "unclear", "gain within noise"
+    if any(may_improve(measure, gain) for measure, gain in gains.items()):
+        return "unclear", "gain within noise"
+    if rate == "is still to fall":
+        return "unclear", "rate still to fall"
+    if rate == "has run down":
+        return "yes", "nothing left in the schedule"
+    return "yes", "nothing to gain"
 
 
-def _diverged_at(train: TrainSteps) -> int | None:
-    """Where the final stretch of losses that are no numbers begins, if there is one."""
+def _diverged_at(train: TrainSteps, evaluations: Evaluations | None) -> int | None:
+    """Where the final stretch of losses that are no numbers begins, if the model is lost too."""
     finite = np.flatnonzero(np.isfinite(train.loss))
     first = int(finite[-1]) + 1 if len(finite) else 0
-    return int(train.step[first]) if first < len(train) else None
+    if first == len(train):
+        return None
+    step = int(train.step[first])
+    since = np.zeros(0) if evaluations is None else evaluations.loss[evaluations.step >= step]
+    if len(since):
+        is_lost = not np.isfinite(since).any()
+    else:
+        is_lost = len(train) - first >= STEPS_WITHOUT_NUMBER.value
+    return step if is_lost else None
 
 
-def _gain(step: Floats, values: Floats, sign: int, limit: float) -> Gain | None:
+def _gains(evaluations: Evaluations) -> dict[Measure, Gain]:
+    """What is known of loss and BLEU; where both are, either may say that the run improves."""
+    step, loss, bleu = evaluations.step, evaluations.loss, evaluations.bleu
+    coverage = coverage_each(2 if np.isfinite(bleu).any() else 1)
+    gains: dict[Measure, Gain | None] = {
+        "loss": _gain(step, loss, -1, 0.0, coverage),
+        "BLEU": _gain(step, bleu, 1, HIGHEST_BLEU, coverage),
+    }
+    return {measure: gain for measure, gain in gains.items() if gain is not None}
+
+
+def _gain(step: Floats, values: Floats, sign: int, limit: float, coverage: float) -> Gain | None:
     """Go on from the last third, slowing as learning did from the second third to it."""
     late = last_third(step)
-    line = _trend(step[late], values[late])
+    line = trend_over_steps(step[late], values[late], coverage)
     if line is None:
         return None
     slope, low, high = _improvement(line, sign)
     slowing = most_slowing = 1.0
     second = ~late & (step > step[-1] / 3)
-    earlier = _trend(step[second], values[second])
+    earlier = trend_over_steps(step[second], values[second], coverage)
     if earlier is not None:
         # Of a power law, slopes at equal distances in ln(step) form a geometric series.
         exponent = LOG_FURTHER / (line.centre - earlier.centre)
@@ -240,75 +209,3 @@ def _improvement(line: Trend, sign: int) -> tuple[float, float, float]:
 def _share(now: float, before: float) -> float:
     """One as part of the other; learning never speeds up, and a loss of ground does not slow."""
     return min(1.0, now / before) if now > 0 and before > 0 else 1.0
-
-
-def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
-    """Compare losses measured in the same mode, before and after the eval loss's minimum."""
-    series = None if evaluations is None else evaluations.take(np.isfinite(evaluations.loss))
-    if series is None or len(series) < 2:
-        return Overfitting("unclear", "few evaluations")
-    step, loss = series.step, series.loss
-    smooth = _running_mean(loss)
-    turn, best = int(np.argmin(smooth)), int(np.argmin(loss))
-    # The three that were chosen for being low must not witness that the others are higher.
-    after = np.arange(len(step)) > turn + 1
-    recent = after | last_third(step)
-    if after.sum() < EVALUATIONS_NEEDED.value:
-        after = recent
-    rise = float(loss[-3:].mean() - smooth[turn])
-    recent_change = _trend(step[recent], loss[recent])
-    changes = [
-        _trend(step[after], values[after])
-        for values in (loss, series.train_sample_loss, series.bleu)
-    ]
-    gaps = loss - series.train_sample_loss
-    return Overfitting(
-        *_overfitting_verdict(rise, recent_change, *changes),
-        best_step=int(step[best]),
-        best_loss=float(loss[best]),
-        last_loss=float(loss[-1]),
-        rise=rise,
-        recent_change=recent_change,
-        eval_change=changes[0],
-        train_change=changes[1],
-        bleu_change=changes[2],
-        gap_first=float(gaps[0]),
-        gap_last=float(gaps[-1]),
-    )
-
-
-def _overfitting_verdict(
-    rise: float,
-    recent_change: Trend | None,
-    eval_change: Trend | None,
-    train_change: Trend | None,
-    bleu_change: Trend | None,
-) -> tuple[Verdict, OverfittingReason]:
-    if recent_change is None or eval_change is None:
-        return "unclear", "few evaluations"
-    if rise < OVERFITTING_RISE.value or eval_change.low <= 0:
-        possible_rise = max(rise, LOG_FURTHER * recent_change.high)
-        if possible_rise < OVERFITTING_RISE.value:
-            return "no", "at its minimum"
-        return "unclear", "rise within noise"
-    if train_change is None:
-        return "unclear", "turned, no training sample"
-    if train_change.low > 0:
-        return "no", "turned with the training sample"
-    if bleu_change is not None and bleu_change.low > 0:
-        return "unclear", "turned but BLEU rises"
-    return "yes", "turned while training falls"
-
-
-def _running_mean(values: Floats) -> Floats:
-    """Mean of each value and its two neighbours; one low outlier is no minimum."""
-    padded = np.concatenate((values[:1], values, values[-1:]))
-    mean: Floats = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
-    return mean
-
-
-def _trend(step: Floats, values: Floats) -> Trend | None:
-    known = np.isfinite(values) & (step > 0)
-    if known.sum() < EVALUATIONS_NEEDED.value:
-        return None
-    return trend(np.log(step[known]), values[known])

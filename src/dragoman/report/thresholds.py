@@ -37,6 +37,21 @@ OVERFITTING_RISE = Threshold(
     "nats per token",
     "The same two per cent of perplexity, lost again after the minimum.",
 )
+RISE_BEYOND_NOISE = Threshold(
+    10.0,
+    "times the noise of an evaluation",
+    "Of flat curves, even if neighbours correlate with 0.8, one in a hundred seems to rise so far.",
+)
+DRIFTING_NOISE = Threshold(
+    0.3,
+    "correlation of neighbours",
+    "Beyond it, intervals hold the truth less often than they say.",
+)
+STEPS_WITHOUT_NUMBER = Threshold(
+    10,
+    "steps at the end",
+    "A bad batch spoils one step and is skipped; weights that are no numbers spoil every one.",
+)
 RATE_HAS_RUN_DOWN = Threshold(
     0.1,
     "of the peak",

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from dragoman.report.answers.answer import Answer
-from dragoman.report.answers.learning import fully_trained, learning_rate, overfitting
+from dragoman.report.answers.learning import fully_trained
+from dragoman.report.answers.learning_rate import learning_rate
 from dragoman.report.answers.machines import gpu_utilization, step_time
 from dragoman.report.answers.network import network_bottleneck, step_time_vs_network
+from dragoman.report.answers.overfitting import overfitting
 from dragoman.report.answers.sizes import (
     checkpoint_files,
     checkpoint_size,

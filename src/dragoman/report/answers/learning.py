@@ -1,106 +1,212 @@
-"""Answers about what the run learned."""
+"""The answer about what the run had left to learn."""
 
 from typing import Any
 
 import numpy as np
 
 from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of
+from dragoman.report.answers.validation_sets import (
+    by_all_sets,
+    checkpoint_of,
+    last_checkpoint_before,
+)
+from dragoman.report.curves import FURTHER_STEPS
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.records import Evaluations
 from dragoman.report.findings import Findings
-from dragoman.report.learning import FURTHER_STEPS, Convergence, Law, Overfitting
-from dragoman.report.thresholds import (
-    EVALUATIONS_FOR_CONFIDENCE,
-    EVALUATIONS_NEEDED,
-    LEARNING_RATE_DEVIATION,
+from dragoman.report.law import Law
+from dragoman.report.learning import (
+    Convergence,
+    Gain,
+    Learning,
+    Measure,
+    is_improving,
+    may_improve,
 )
+from dragoman.report.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED
 from dragoman.report.wording import in_count, plural
 
 _NEEDED = int(EVALUATIONS_NEEDED.value)
+_FINER_PRECISION = {"float16": ", or in bfloat16 or float32", "bfloat16": ", or in float32"}
 
 
 def fully_trained(evidence: Evidence, findings: Findings) -> Answer:
-    """Judge by the slopes of the last third."""
-    found = findings.convergence
-    tones: dict[str, Tone] = {"yes": "good", "no": "caution", "unclear": "plain"}
-    note = ""
-    if found.bleu:
-        note = f"{found.bleu.expected:+.2f} BLEU from 50% more steps"
-    elif found.loss:
-        note = f"{-found.loss.expected:+.3f} loss from 50% more steps"
+    """Judge by the slopes of the last third, and by what came after the best evaluation."""
+    return by_all_sets(
+        {
+            one.evaluations.name if one.evaluations else "": _by_one_set(
+                evidence, one, findings.law
+            )
+            for one in findings.learning
+        }
+    )
+
+
+def _by_one_set(evidence: Evidence, learning: Learning, law: Law | None) -> Answer:
+    found = learning.convergence
     return Answer(
         id="fully_trained",
         question="Is the model fully trained?",
         verdict=found.verdict,
         headline=found.verdict.capitalize(),
-        tone="bad" if found.reason == "diverged" else tones[found.verdict],
-        note=note,
-        answer=_convergence_words(found, evidence),
-        evidence=facts_of(found) | _best(evidence.evaluations),
-        confidence=_convergence_confidence(found),
-        next_step=_convergence_advice(found, evidence, findings.law),
+        tone=_tone(learning),
+        note=_note(learning),
+        answer=_words(learning, evidence),
+        evidence=facts_of(found) | _best(learning.evaluations),
+        confidence=_confidence(learning),
+        next_step=_advice(learning, evidence, law),
     )
 
 
-def _convergence_words(found: Convergence, evidence: Evidence) -> str:
+def _tone(learning: Learning) -> Tone:
+    found = learning.convergence
+    if found.reason == "diverged" or _diverged_to_a_number(learning):
+        return "bad"
+    if found.reason == "nothing to gain":
+        return "good"
+    return "caution" if found.verdict == "no" else "plain"
+
+
+def _diverged_to_a_number(learning: Learning) -> bool:
+    """Whether all losses jumped up, and stayed there."""
+    turn = learning.overfitting
+    return turn.has_jumped and turn.reason == "turned with the training sample"
+
+
+def _confidence(learning: Learning) -> Confidence:
+    found = learning.convergence
+    if found.reason == "diverged":
+        return "high"
+    if found.reason == "past its best":
+        return "high" if learning.overfitting.has_jumped else "medium"
+    if found.verdict == "unclear":
+        return "low"
+    many = found.evaluations >= EVALUATIONS_FOR_CONFIDENCE.value
+    sure = len(found.gains) == 2 and many and not found.noise_drifts
+    return "high" if sure and found.rate == "has no end" else "medium"
+
+
+def _note(learning: Learning) -> str:
+    """The fact that decided."""
+    found = learning.convergence
+    gains = list(found.gains.items())[::-1]  # BLEU first: it is what people ask for.
+    if found.reason == "still improving":
+        measure, gain = next(item for item in gains if is_improving(*item))
+        return f"{_change(measure, gain.expected)} from 50% more steps"
+    if found.reason == "gain within noise":
+        measure, gain = next(item for item in gains if may_improve(*item))
+        return f"{_interval(measure, gain)} {measure} from 50% more steps"
+    if found.reason == "nothing to gain":
+        return f"at most {_change(gains[0][0], gains[0][1].high)} from 50% more steps"
+    return {
+        "diverged": f"no number since step {found.diverged_at or 0:,}",
+        "past its best": f"worse than at step {learning.overfitting.best_step:,}",
+        "few evaluations": f"{plural(found.evaluations, 'evaluation')} in the last third",
+        "improving as the rate runs down": "the learning rate has run down",
+        "nothing left in the schedule": "the learning rate has run down",
+        "rate still to fall": "the learning rate is still to fall",
+    }[found.reason]
+
+
+def _change(measure: Measure, gain: float) -> str:
+    """A gain as the change of what is measured: a loss gains by falling."""
+    return f"{gain:+.2f} BLEU" if measure == "BLEU" else f"{-gain:+.3f} loss"
+
+
+def _words(learning: Learning, evidence: Evidence) -> str:
+    found = learning.convergence
     if found.reason == "diverged":
         return (
             f"The training loss has not been a number since step {found.diverged_at:,}: the run "
             "diverged, and the steps after that taught it nothing."
         )
+    if found.reason == "past its best":
+        return _words_past_best(learning)
     if found.reason == "few evaluations":
-        count = 0 if evidence.evaluations is None else len(evidence.evaluations)
+        count = 0 if learning.evaluations is None else len(learning.evaluations)
         return (
             f"{plural(count, 'evaluation').capitalize()}, {found.evaluations} of them in the last "
             f"third of the run: too few to tell a slope from noise (at least {_NEEDED} are needed "
             "there)."
         )
-    changes = []
-    if found.loss:
-        low, high = -found.loss.high, -found.loss.low
-        changes.append(f"the eval loss by {-found.loss.expected:+.3f} ({low:+.3f} to {high:+.3f})")
-    if found.bleu:
-        low, high = found.bleu.low, found.bleu.high
-        changes.append(f"BLEU by {found.bleu.expected:+.2f} ({low:+.2f} to {high:+.2f})")
     stopped = "is" if evidence.state == "running" else "ended while it was"
     judgement = {
         "nothing to gain": "That would not be worth the time.",
+        "nothing left in the schedule": "This schedule has nothing left, for the learning rate "
+        "has run down; whether a longer one would help is not known.",
+        "rate still to fall": "That would not be worth the time, but the schedule is still to "
+        "lower the learning rate, and lowering it lowers the loss too.",
         "still improving": f"The run {stopped} still improving.",
         "improving as the rate runs down": "But the learning rate has run down to its end, and "
         "lowering it lowers the loss too: whether more steps would help cannot be told.",
         "gain within noise": "The interval is too wide to call that something or nothing.",
     }[found.reason]
+    changes = " and ".join(_gain_words(*item) for item in found.gains.items())
     return (
-        f"If learning goes on slowing as it did, 50% more steps change {' and '.join(changes)}; "
-        f"95% intervals in brackets. {judgement}"
+        f"If learning goes on slowing as it did, 50% more steps change {changes}; "
+        f"{_interval_words(found)} {judgement}"
     )
 
 
-def _convergence_confidence(found: Convergence) -> Confidence:
-    if found.reason == "diverged":
-        return "high"
-    if found.verdict == "unclear":
-        return "low"
-    both = found.loss is not None and found.bleu is not None
-    many = found.evaluations >= EVALUATIONS_FOR_CONFIDENCE.value
-    return "high" if both and many and not found.has_run_down else "medium"
+def _gain_words(measure: Measure, gain: Gain) -> str:
+    if measure == "BLEU":
+        return f"BLEU by {gain.expected:+.2f} ({_interval(measure, gain)})"
+    return f"the eval loss by {-gain.expected:+.3f} ({_interval(measure, gain)})"
 
 
-def _convergence_advice(found: Convergence, evidence: Evidence, law: Law | None) -> str:
+def _interval(measure: Measure, gain: Gain) -> str:
+    if measure == "BLEU":
+        return f"{gain.low:+.2f} to {gain.high:+.2f}"
+    return f"{-gain.high:+.3f} to {-gain.low:+.3f}"
+
+
+def _interval_words(found: Convergence) -> str:
+    """What the brackets mean."""
+    coverage = max(gain.trend.coverage for gain in found.gains.values())
+    words = f"{100 * coverage:g}% intervals in brackets"
+    if len(found.gains) == 2:
+        words += ", so that both hold the truth 95 times of 100"
+    if found.noise_drifts:
+        words += " at best, for neighbouring evaluations err together"
+    return f"{words}."
+
+
+def _words_past_best(learning: Learning) -> str:
+    turn = learning.overfitting
+    assert turn.rise is not None, "what has turned has risen"
+    rose = (
+        f"The eval loss was lowest at step {turn.best_step:,} ({turn.best_loss:.3f}) and has risen "
+        f"by {turn.rise.mean:.3f} since"
+    )
+    if _diverged_to_a_number(learning):
+        return f"{rose}, and that on the training sample with it: the run diverged."
+    if turn.reason == "turned but BLEU rises":
+        return f"{rose}, and BLEU rises too little to be worth the time."
+    return f"{rose}: by that the model is worse than it was, and more steps make it no better."
+
+
+def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:
+    found = learning.convergence
     last_step = evidence.history.train.last_step
     steps = in_count(FURTHER_STEPS * last_step)
     reason = found.reason
-    if law is not None and law.has_end and reason in ("still improving", "gain within noise"):
+    if reason == "diverged":
+        return _advice_after_divergence(found, evidence)
+    if reason == "past its best":
+        return _advice_past_best(learning, evidence)
+    undecided = found.verdict == "unclear" and reason != "few evaluations"
+    if law is not None and law.has_end and (undecided or reason == "still improving"):
         if last_step < (law.total_steps or 0):
             return f"Go on to the schedule's end, step {law.total_steps:,}."
         reason = "improving as the rate runs down"  # There is no going on from its end.
     return {
-        "diverged": "Start a new run with a lower learning rate or a longer warm-up, or in "
-        "bfloat16 or float32.",
         "few evaluations": f"Evaluate more often: at least {3 * _NEEDED} evaluations over the run "
         "(evaluation.every_steps).",
         "nothing to gain": "Stop here, average the last checkpoints (`--average`), or spend the "
         "time on a larger model or more data.",
+        "nothing left in the schedule": "Use this model, or average the last checkpoints "
+        f"(`--average`); to find out about a longer schedule, start a new run of {steps} steps, "
+        "and compare the two.",
         "still improving": f"Go on: raise training.steps to {steps}, or whichever limit ended the "
         "run, and give the same command again.",
         "improving as the rate runs down": f"To find out, start a new run with a schedule of "
@@ -108,6 +214,26 @@ def _convergence_advice(found: Convergence, evidence: Evidence, law: Law | None)
         "gain within noise": "Evaluate more often or on more sentences, or simply go on for a "
         "while.",
     }[reason]
+
+
+def _advice_after_divergence(found: Convergence, evidence: Evidence) -> str:
+    finer = _FINER_PRECISION.get(evidence.life.precision if evidence.life else "", "")
+    advice = f"Start a new run with a lower learning rate or a longer warm-up{finer}."
+    good = last_checkpoint_before(evidence, found.diverged_at or 0)
+    if good is None:
+        return advice
+    return f"Use the checkpoint of step {good:,}, the last before that. {advice}"
+
+
+def _advice_past_best(learning: Learning, evidence: Evidence) -> str:
+    turn = learning.overfitting
+    best = checkpoint_of(evidence, turn.best_step)
+    if turn.reason == "turned but BLEU rises":
+        best = "the checkpoint with the best BLEU"
+    advice = f"Do not go on from here: use {best}."
+    if turn.reason == "turned with the training sample":
+        advice += " Or start a new run with a lower learning rate or a longer warm-up."
+    return advice
 
 
 def _best(evaluations: Evaluations | None) -> dict[str, Any]:
@@ -123,135 +249,3 @@ def _best(evaluations: Evaluations | None) -> dict[str, Any]:
             result[name] = {"value": values[place], "step": int(evaluations.step[place])}
     result["signature"] = evaluations.signature
     return result
-
-
-def overfitting(evidence: Evidence, findings: Findings) -> Answer:
-    """Judge by the turn of the eval loss against the training sample, both in evaluation mode."""
-    found = findings.overfitting
-    tones: dict[str, Tone] = {"yes": "bad", "no": "good", "unclear": "plain"}
-    confidence: Confidence = "low" if found.verdict == "unclear" else "medium"
-    if found.verdict == "yes" and found.bleu_change:
-        confidence = "high"
-    return Answer(
-        id="overfitting",
-        question="Were we overfitting?",
-        verdict=found.verdict,
-        headline=found.verdict.capitalize(),
-        tone=tones[found.verdict],
-        note=f"gap to training text {found.gap_last:.3f}" if np.isfinite(found.gap_last) else "",
-        answer=_overfitting_words(found),
-        evidence=facts_of(found),
-        confidence=confidence,
-        next_step=_overfitting_advice(found),
-    )
-
-
-def _overfitting_words(found: Overfitting) -> str:
-    lowest = f"The eval loss was lowest at step {found.best_step:,} ({found.best_loss:.3f})"
-    gap = (
-        f" It lies {found.gap_last:.3f} above the loss on a sample of the training text, measured "
-        f"in the same mode ({found.gap_first:.3f} at the first evaluation)."
-        if np.isfinite(found.gap_last)
-        else ""
-    )
-    rose = f"{lowest} and has risen by {found.rise:.3f} since"
-    bleu = "BLEU does not either" if found.bleu_change else "BLEU is not known"
-    return {
-        "few evaluations": "There are too few evaluations after the minimum or in the last third "
-        f"to tell a turn of the eval loss from noise (at least {_NEEDED} are needed).",
-        "at its minimum": f"{lowest} and has not turned: at the end it was "
-        f"{found.last_loss:.3f}.{gap}",
-        "rise within noise": f"{lowest} and ended at {found.last_loss:.3f}; a rise cannot be told "
-        f"from noise yet.{gap}",
-        "turned, no training sample": f"{rose}, but the loss on the training sample is not "
-        "known: this may be overfitting, or a run that is getting worse on everything.",
-        "turned with the training sample": f"{rose}, and the loss on the training sample rises "
-        "too: the run is getting worse on everything, which is not overfitting.",
-        "turned but BLEU rises": f"{rose}, yet BLEU still rises: the model grows too sure of "
-        f"itself while its translations get better.{gap}",
-        "turned while training falls": f"{rose}, while the loss on the training sample does not "
-        f"rise and {bleu}.{gap}",
-    }[found.reason]
-
-
-def _overfitting_advice(found: Overfitting) -> str:
-    return {
-        "few evaluations": "Evaluate more often (evaluation.every_steps).",
-        "at its minimum": "Nothing to do.",
-        "rise within noise": "Watch the next evaluations; the checkpoint with the best loss is "
-        "kept.",
-        "turned, no training sample": "Start a new run that measures the training sample too "
-        "(evaluation.train_sample_pairs).",
-        "turned with the training sample": "Use the checkpoint with the best loss, or start a new "
-        "run with a lower learning rate.",
-        "turned but BLEU rises": "Use the checkpoint with the best BLEU; in a new run, more "
-        "dropout or label smoothing makes the model less sure of itself.",
-        "turned while training falls": f"Use the checkpoint of step {found.best_step:,}, or start "
-        "a new run with more dropout, more data or a smaller model.",
-    }[found.reason]
-
-
-def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
-    """Explain the curve from the settings and hold the log against the law."""
-    train, law = evidence.history.train, findings.law
-    known = np.isfinite(train.learning_rate)
-    steps, rates = train.step[known], train.learning_rate[known]
-    facts: dict[str, Any] = {}
-    if len(rates):
-        facts["logged"] = {
-            "peak": rates.max(),
-            "peak_step": int(steps[np.argmax(rates)]),
-            "now": rates[-1],
-            "now_step": int(steps[-1]),
-        }
-    follows = False
-    if law is not None:
-        deviation = float(np.abs(rates - law.at(steps)).max(initial=0.0) / law.peak)
-        follows = deviation <= LEARNING_RATE_DEVIATION.value
-        facts["law"] = {
-            "formula": law.formula,
-            "warmup_steps": law.schedule.warmup_steps,
-            "peak": law.peak,
-            "peak_step": law.peak_step,
-        }
-        facts["largest_deviation_from_law"] = deviation
-    kind = law.schedule.kind if law else str(evidence.setting("schedule", "kind") or "unclear")
-    advice = "Look for a config.toml that was changed, or another version of Dragoman."
-    if law is None:
-        advice = "Keep config.toml in the run folder: the law is read from it."
-    return Answer(
-        id="learning_rate",
-        question="What did the learning rate do?",
-        verdict=kind,
-        headline=kind.replace("_", " ").capitalize(),
-        tone="caution" if law and not follows else "plain",
-        note=f"peak {law.peak:.2g} at step {law.peak_step:,}" if law else "",
-        answer=_law_words(law, facts, follows),
-        evidence=facts,
-        confidence="low" if law is None else "high" if follows and len(rates) else "medium",
-        next_step="Nothing to do." if follows else advice,
-    )
-
-
-def _law_words(law: Law | None, facts: dict[str, Any], follows: bool) -> str:
-    logged = facts.get("logged")
-    if law is None:
-        if logged is None:
-            return "Neither the settings nor the log say anything about the learning rate."
-        return (
-            "The settings do not name a schedule that is known here; the log shows a peak of "
-            f"{logged['peak']:.3g} at step {logged['peak_step']:,} and {logged['now']:.3g} at "
-            f"step {logged['now_step']:,}."
-        )
-    words = (
-        f"It follows the {law.schedule.kind.replace('_', ' ')} schedule: {law.formula}. "
-        f"It rises for {law.peak_step:,} steps to its peak of {law.peak:.3g}"
-    )
-    if logged is None:
-        return f"{words}; no step has been logged yet."
-    so_far = " (not reached yet)" if logged["now_step"] < law.peak_step else ""
-    words += f"{so_far}; at step {logged['now_step']:,} it is {logged['now']:.3g}. "
-    if follows:
-        return f"{words}The logged curve follows the law exactly."
-    percent = 100 * facts["largest_deviation_from_law"]
-    return f"{words}The logged curve deviates from the law by up to {percent:.2g}% of the peak."

@@ -1,12 +1,14 @@
 """Pictures of what the run learned."""
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dragoman.report.curves import FURTHER_STEPS, LOG_FURTHER, last_third
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
-from dragoman.report.learning import FURTHER_STEPS, LOG_FURTHER, Gain, last_third
+from dragoman.report.learning import Gain
 from dragoman.report.plots.canvas import (
     Panel,
     Picture,
@@ -34,21 +36,22 @@ def _mark_restarts(axes: "Axes", evidence: Evidence) -> None:
 
 def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     """Training and evaluation loss over steps."""
-    train, series = evidence.history.train, evidence.evaluations
-    losses = np.append(train.loss, [] if series is None else series.loss)
+    train, sets = evidence.history.train, evidence.history.evaluations
+    losses = np.concatenate((train.loss, *(series.loss for series in sets)))
     losses = losses[np.isfinite(losses)]
     if not len(losses):
         return None
     # The first steps tower above all others.
     low, high, highest = (float(np.percentile(losses, share)) for share in (0, 99, 100))
+    edge = 0.06 * (high - low)
 
     def draw(axes: "Axes", shape: Shape) -> None:
         curve = envelope(train.step, train.loss, shape.stretches)
         band(axes, curve, "blue", "training, dropout on")
-        if series is not None:
+        for series, tint in zip(sets, cycle(("orange", "green", "purple")), strict=False):
             label = f"evaluation ({series.name})"
-            axes.plot(series.step, series.loss, color=colour("orange"), label=label)
-        axes.set_ylim(low - 0.06 * (high - low), high)
+            axes.plot(series.step, series.loss, color=colour(tint), label=label)
+        axes.set_ylim(low - edge, high + edge)
         _mark_restarts(axes, evidence)
 
     return Picture(
@@ -56,9 +59,10 @@ def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         title="Training and evaluation loss over steps",
         caption="The label-smoothed loss per token. The band is the range of single steps around "
         "their mean; training is measured with dropout on, so it may lie above evaluation."
-        + beyond(highest, high),
+        + beyond(highest, high + edge),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
+        legend="best",
     )
 
 
@@ -80,13 +84,15 @@ def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
 
     trend = (
         " The band over the last third holds 95% of evaluations around the trend; the dashed line "
-        "goes 50% further, slowing as learning did, with its 95% interval."
+        "goes 50% further, slowing as learning did, with its interval of "
+        f"{100 * gain.trend.coverage:g}%."
+        if gain
+        else ""
     )
     return Picture(
         key="bleu",
         title="BLEU over steps",
-        caption="sacreBLEU of the detokenised output on the first validation set."
-        + (trend if gain else ""),
+        caption="sacreBLEU of the detokenised output on the first validation set." + trend,
         panels=(Panel(draw),),
         y_label="BLEU",
         legend="lower right",

@@ -1,0 +1,77 @@
+"""The answer about the learning rate."""
+
+from typing import Any
+
+import numpy as np
+
+from dragoman.report.answers.answer import Answer
+from dragoman.report.evidence import Evidence
+from dragoman.report.findings import Findings
+from dragoman.report.law import Law
+from dragoman.report.thresholds import LEARNING_RATE_DEVIATION
+
+
+def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
+    """Explain the curve from the settings and hold the log against the law."""
+    train, law = evidence.history.train, findings.law
+    known = np.isfinite(train.learning_rate)
+    steps, rates = train.step[known], train.learning_rate[known]
+    facts: dict[str, Any] = {}
+    if len(rates):
+        facts["logged"] = {
+            "peak": rates.max(),
+            "peak_step": int(steps[np.argmax(rates)]),
+            "now": rates[-1],
+            "now_step": int(steps[-1]),
+        }
+    follows = False
+    if law is not None:
+        deviation = float(np.abs(rates - law.at(steps)).max(initial=0.0) / law.peak)
+        follows = deviation <= LEARNING_RATE_DEVIATION.value
+        facts["law"] = {
+            "formula": law.formula,
+            "warmup_steps": law.schedule.warmup_steps,
+            "peak": law.peak,
+            "peak_step": law.peak_step,
+        }
+        facts["largest_deviation_from_law"] = deviation
+    kind = law.schedule.kind if law else str(evidence.setting("schedule", "kind") or "unclear")
+    advice = "Look for a config.toml that was changed, or another version of Dragoman."
+    if law is None:
+        advice = "Keep config.toml in the run folder: the law is read from it."
+    return Answer(
+        id="learning_rate",
+        question="What did the learning rate do?",
+        verdict=kind,
+        headline=kind.replace("_", " ").capitalize(),
+        tone="caution" if law and not follows else "plain",
+        note=f"peak {law.peak:.2g} at step {law.peak_step:,}" if law else "",
+        answer=_law_words(law, facts, follows),
+        evidence=facts,
+        confidence="low" if law is None else "high" if follows and len(rates) else "medium",
+        next_step="Nothing to do." if follows else advice,
+    )
+
+
+def _law_words(law: Law | None, facts: dict[str, Any], follows: bool) -> str:
+    logged = facts.get("logged")
+    if law is None:
+        if logged is None:
+            return "Neither the settings nor the log say anything about the learning rate."
+        return (
+            "The settings do not name a schedule that is known here; the log shows a peak of "
+            f"{logged['peak']:.3g} at step {logged['peak_step']:,} and {logged['now']:.3g} at "
+            f"step {logged['now_step']:,}."
+        )
+    words = (
+        f"It follows the {law.schedule.kind.replace('_', ' ')} schedule: {law.formula}. "
+        f"It rises for {law.peak_step:,} steps to its peak of {law.peak:.3g}"
+    )
+    if logged is None:
+        return f"{words}; no step has been logged yet."
+    so_far = " (not reached yet)" if logged["now_step"] < law.peak_step else ""
+    words += f"{so_far}; at step {logged['now_step']:,} it is {logged['now']:.3g}. "
+    if follows:
+        return f"{words}The logged curve follows the law exactly."
+    percent = 100 * facts["largest_deviation_from_law"]
+    return f"{words}The logged curve deviates from the law by up to {percent:.2g}% of the peak."

@@ -1,0 +1,124 @@
+"""The answer about overfitting."""
+
+import math
+
+from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of
+from dragoman.report.answers.validation_sets import by_all_sets, checkpoint_of
+from dragoman.report.evidence import Evidence
+from dragoman.report.findings import Findings
+from dragoman.report.overfitting import Overfitting
+from dragoman.report.series import NAN
+from dragoman.report.thresholds import DRIFTING_NOISE, EVALUATIONS_NEEDED
+from dragoman.report.wording import plural
+
+
+def overfitting(evidence: Evidence, findings: Findings) -> Answer:
+    """Judge by the turn of the eval loss against the training sample, both in evaluation mode."""
+    return by_all_sets(
+        {
+            one.evaluations.name if one.evaluations else "": _by_one_set(evidence, one.overfitting)
+            for one in findings.learning
+        }
+    )
+
+
+def _by_one_set(evidence: Evidence, found: Overfitting) -> Answer:
+    return Answer(
+        id="overfitting",
+        question="Were we overfitting?",
+        verdict=found.verdict,
+        headline=found.verdict.capitalize(),
+        tone=_tone(found),
+        note=_note(found),
+        answer=_words(found),
+        evidence=facts_of(found),
+        confidence=_confidence(found),
+        next_step=_advice(found, evidence),
+    )
+
+
+def _tone(found: Overfitting) -> Tone:
+    if found.verdict == "yes":
+        return "bad"
+    is_well = found.reason == "at its minimum" and not found.without_number
+    return "good" if is_well else "plain"
+
+
+def _confidence(found: Overfitting) -> Confidence:
+    if found.verdict == "unclear":
+        return "low"
+    line = found.eval_change
+    drifts = line is not None and line.likely_autocorrelation > DRIFTING_NOISE.value
+    sure = found.verdict == "yes" and found.bleu_change is not None
+    return "high" if sure and (found.has_jumped or not drifts) else "medium"
+
+
+def _note(found: Overfitting) -> str:
+    if found.reason == "few evaluations":
+        return "too few evaluations"
+    if found.reason == "at its minimum":
+        return f"lowest eval loss at step {found.best_step:,} of {found.last_step:,}"
+    within = ", within noise" if found.reason == "rise within noise" else ""
+    return f"eval loss {_rise(found):+.3f} since step {found.best_step:,}{within}"
+
+
+def _rise(found: Overfitting) -> float:
+    return found.rise.mean if found.rise else NAN
+
+
+def _words(found: Overfitting) -> str:
+    lowest = f"The eval loss was lowest at step {found.best_step:,} ({found.best_loss:.3f})"
+    last = f"at step {found.last_step:,} it was {found.last_loss:.3f}"
+    not_turned = f"{lowest} and has not turned: {last}"
+    if found.best_step == found.last_step:
+        which = "the last that is a number" if found.without_number else "the last evaluation"
+        not_turned = f"{lowest}, {which}: it has not turned"
+    gap = (
+        f" It lies {found.gap_last:.3f} above the loss on a sample of the training text, measured "
+        f"in the same mode ({found.gap_first:.3f} at the first evaluation)."
+        if math.isfinite(found.gap_last)
+        else ""
+    )
+    lost = (
+        f" This speaks of the time until then: in {plural(found.without_number, 'evaluation')} "
+        "after it the loss is not a number."
+        if found.without_number
+        else ""
+    )
+    rose = f"{lowest} and has risen by {_rise(found):.3f} since"
+    sample_rise = found.sample_rise.mean if found.sample_rise else NAN
+    bleu = "BLEU does not either" if found.bleu_change else "BLEU is not known"
+    words = {
+        "few evaluations": "There are too few evaluations after the minimum or in the last third "
+        f"to tell a turn of the eval loss from noise (at least {EVALUATIONS_NEEDED.value:g} are "
+        "needed).",
+        "at its minimum": f"{not_turned}.{gap}",
+        "rise within noise": f"{lowest}; {last}. A rise cannot be told from noise yet.{gap}",
+        "turned, no training sample": f"{rose}, but the loss on the training sample is not "
+        "known: this may be overfitting, or a run that is getting worse on everything.",
+        "turned with the training sample": f"{rose}, and the loss on the training sample by "
+        f"{sample_rise:.3f}: the run got worse on everything. That is divergence, not overfitting.",
+        "turned but BLEU rises": f"{rose}, yet BLEU still rises: the model grows too sure of "
+        f"itself while its translations get better.{gap}",
+        "turned while training falls": f"{rose}, while the loss on the training sample does not "
+        f"rise and {bleu}.{gap}",
+    }[found.reason]
+    return words + lost
+
+
+def _advice(found: Overfitting, evidence: Evidence) -> str:
+    best = checkpoint_of(evidence, found.best_step)
+    return {
+        "few evaluations": "Evaluate more often (evaluation.every_steps).",
+        "at its minimum": "Nothing to do.",
+        "rise within noise": "Watch the next evaluations; the checkpoint with the best loss is "
+        "kept.",
+        "turned, no training sample": "Start a new run that measures the training sample too "
+        "(evaluation.train_sample_pairs).",
+        "turned with the training sample": f"Use {best}, or start a new run with a lower learning "
+        "rate.",
+        "turned but BLEU rises": "Use the checkpoint with the best BLEU; in a new run, more "
+        "dropout or label smoothing makes the model less sure of itself.",
+        "turned while training falls": f"Use {best}, or start a new run with more dropout, more "
+        "data or a smaller model.",
+    }[found.reason]

@@ -1,0 +1,210 @@
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.report.answers import answer_all
+from dragoman.report.answers.answer import Answer
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings import analyse
+from dragoman.report.plots.canvas import WIDE, render_svg
+from dragoman.report.plots.learning import loss_picture
+from report.run_folders import START, RunFolder, write_checkpoints
+
+Curve = Callable[[int], float | None]
+
+STEPS = range(10, 301, 10)
+
+
+def answers_of(path: Path) -> dict[str, Answer]:
+    evidence = load_evidence(path, START)
+    return {answer.id: answer for answer in answer_all(evidence, analyse(evidence))}
+
+
+def learned(
+    path: Path,
+    loss: Curve,
+    bleu: Curve,
+    sample: Curve = lambda step: 1.9 - step / 1000,
+    train_loss: Curve = lambda step: 2.0,
+    precision: str = "float32",
+) -> RunFolder:
+    run = RunFolder(path)
+    run.begin(precision=precision)
+    for step in STEPS:
+        run.train(step, loss=train_loss(step))
+        run.evaluate(step, loss(step), bleu(step), train_sample_loss=sample(step))
+    run.line("stop", 300, reason="steps", detail="")
+    return run
+
+
+def wobble(size: float, seed: int = 2) -> Curve:
+    values = size * np.random.default_rng(seed).standard_normal(400)
+    return lambda step: float(values[step])
+
+
+def turned(step: int) -> float:
+    return 2 + 0.25 * math.log(step / 100) ** 2
+
+
+def test_an_overfitted_run_is_told_to_go_back(tmp_path: Path) -> None:
+    answers = answers_of(learned(tmp_path, turned, lambda step: 20.0).write())
+    trained = answers["fully_trained"]
+    assert (trained.verdict, trained.tone) == ("no", "caution")
+    assert trained.note == "worse than at step 100"
+    assert trained.next_step == "Do not go on from here: use the checkpoint of step 100."
+    assert answers["overfitting"].tone == "bad"
+    # The mean of the last three, above the mean of the three around step 100.
+    rise = np.mean([turned(step) for step in (280, 290, 300)]) - np.mean(
+        [turned(step) for step in (90, 100, 110)]
+    )
+    assert answers["overfitting"].note == f"eval loss {rise:+.3f} since step 100"
+
+
+def test_a_checkpoint_that_was_not_kept_is_not_advised(tmp_path: Path) -> None:
+    path = learned(tmp_path, turned, lambda step: 20.0).write()
+    write_checkpoints(path, (120, 200, 300))
+    for answer in ("fully_trained", "overfitting"):
+        assert "the checkpoint of step 120 (none of step 100 was kept)" in (
+            answers_of(path)[answer].next_step
+        )
+
+
+def test_a_run_that_diverged_to_a_number(tmp_path: Path) -> None:
+    def jump(step: int) -> float:
+        return 2 + 9 / step if step < 150 else 9.0
+
+    answers = answers_of(learned(tmp_path, jump, lambda step: 1.0, jump).write())
+    trained, overfitting = answers["fully_trained"], answers["overfitting"]
+    assert (trained.verdict, trained.tone, trained.confidence) == ("no", "bad", "high")
+    assert "the run diverged" in trained.answer
+    assert "use the checkpoint of step 140" in trained.next_step
+    assert (overfitting.verdict, overfitting.tone) == ("no", "plain")
+    assert "divergence, not overfitting" in overfitting.answer
+
+
+@pytest.mark.parametrize(
+    ("precision", "offered"),
+    [
+        ("float16", "or a longer warm-up, or in bfloat16 or float32."),
+        ("bfloat16", "or a longer warm-up, or in float32."),
+        ("float32", "or a longer warm-up."),
+    ],
+)
+def test_advice_after_a_divergence(tmp_path: Path, precision: str, offered: str) -> None:
+    def until_200(step: int) -> float | None:
+        return 2.0 if step <= 200 else None
+
+    run = learned(tmp_path, until_200, lambda step: 20.0, until_200, until_200, precision)
+    for line in [line for line in run.lines if line["kind"] == "eval" and line["step"] % 50 == 0]:
+        run.lines.append(line | {"kind": "checkpoint", "bytes": 1, "seconds_blocking": 0.0})
+    answers = answers_of(run.write())
+    trained, overfitting = answers["fully_trained"], answers["overfitting"]
+    assert trained.note == "no number since step 210"
+    assert trained.next_step.startswith("Use the checkpoint of step 200, the last before that.")
+    assert trained.next_step.endswith(offered)
+    # Ten evaluations, from step 210 to 300.
+    assert "in 10 evaluations after it the loss is not a number" in overfitting.answer
+    assert "at the end" not in overfitting.answer
+    assert overfitting.tone == "plain"
+
+
+def test_one_bad_step_at_the_end_is_a_notice_only(tmp_path: Path) -> None:
+    run = learned(
+        tmp_path,
+        lambda step: 2.0,
+        lambda step: 20.0,
+        train_loss=lambda step: None if step == 300 else 2.0,
+    )
+    path = run.write()
+    assert answers_of(path)["fully_trained"].verdict == "yes"
+    assert any("first at step 300" in line for line in load_evidence(path, START).missing)
+
+
+def test_the_card_shows_what_decided(tmp_path: Path) -> None:
+    """BLEU gains less than what counts; the loss decided."""
+    run = learned(
+        tmp_path,
+        lambda step: 4 - 0.2 * math.log(step),
+        lambda step: 20 + 0.5 * math.log(step),
+        lambda step: 3.9 - 0.2 * math.log(step),
+    )
+    answer = answers_of(run.write())["fully_trained"]
+    assert answer.verdict == "no"
+    assert answer.note == f"{-0.2 * math.log(1.5):+.3f} loss from 50% more steps"
+
+
+def test_a_run_down_schedule_says_nothing_about_a_longer_one(tmp_path: Path) -> None:
+    run = learned(tmp_path, lambda step: 2.0, lambda step: 20.0)
+    run.settings = (
+        '[model]\npreset = "tiny"\n\n[schedule]\nkind = "cosine"\npeak = 1e-3\n'
+        "warmup_steps = 10\n\n[training]\nsteps = 300\n"
+    )
+    answer = answers_of(run.write())["fully_trained"]
+    assert (answer.verdict, answer.confidence, answer.tone) == ("yes", "medium", "plain")
+    assert "whether a longer one would help is not known" in answer.answer
+    assert "start a new run of 450 steps" in answer.next_step
+    assert answer.note == "the learning rate has run down"
+
+
+def test_drifting_noise_lowers_the_confidence(tmp_path: Path) -> None:
+    def plateau(noise: Curve) -> Answer:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run = learned(folder, lambda step: 2 + (noise(step) or 0.0), lambda step: 20.0)
+        return answers_of(run.write())["fully_trained"]
+
+    steady, drifting = plateau(wobble(0.002)), plateau(lambda step: 0.0001 * math.sin(step / 12))
+    assert (steady.verdict, steady.confidence) == ("yes", "high")
+    assert (drifting.verdict, drifting.confidence) == ("yes", "medium")
+    assert "97.5% intervals in brackets, so that both hold the truth 95 times" in steady.answer
+    assert "err together" in drifting.answer
+    assert "err together" not in steady.answer
+
+
+def two_sets(path: Path, second: Curve) -> dict[str, Answer]:
+    run = RunFolder(path)
+    run.begin()
+    for step in STEPS:
+        run.train(step)
+        loss = 4 - 0.2 * math.log(step)
+        for name, value in (("news", loss), ("talks", second(step))):
+            run.evaluate(step, value, None, set=name, train_sample_loss=loss - 0.1)
+    return answers_of(run.write())
+
+
+def test_a_set_that_disagrees_is_heard(tmp_path: Path) -> None:
+    answers = two_sets(tmp_path, turned)
+    trained, overfitting = answers["fully_trained"], answers["overfitting"]
+    assert trained.answer.endswith(
+        "This is what the set news says, but talks says no (past its best)."
+    )
+    assert trained.next_step.startswith("By news: Go on")
+    assert "By talks: Do not go on from here: use the checkpoint of step 100." in trained.next_step
+    assert trained.confidence == "low"
+    assert (overfitting.verdict, overfitting.tone, overfitting.confidence) == (
+        "no",
+        "caution",
+        "low",
+    )
+    assert "but talks says yes (turned while training falls)" in overfitting.answer
+    assert overfitting.evidence["other_sets"]["talks"]["best_step"] == 100
+    assert overfitting.note.endswith("; not so on talks")
+
+
+def test_sets_that_agree(tmp_path: Path) -> None:
+    answers = two_sets(tmp_path, lambda step: 5 - 0.2 * math.log(step))
+    assert answers["fully_trained"].answer.endswith("the set news says; talks agrees.")
+    assert answers["fully_trained"].confidence == "medium"
+    assert answers["overfitting"].tone == "good"
+
+
+def test_the_loss_of_every_set_is_drawn(tmp_path: Path) -> None:
+    two_sets(tmp_path, turned)
+    evidence = load_evidence(tmp_path, START)
+    picture = loss_picture(evidence, analyse(evidence))
+    assert picture is not None
+    svg = render_svg(picture, WIDE)
+    assert "evaluation (news)" in svg
+    assert "evaluation (talks)" in svg
