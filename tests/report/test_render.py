@@ -98,10 +98,12 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
     run = pair_run(tmp_path, steps=60)
     run.watch(4_000_000)
     assert "network.svg" in _report(run.write())
+    (tmp_path / "report" / "logo.svg").write_text("of somebody else")
     for file in (tmp_path / "monitor").iterdir():
         file.unlink()
     files = _report(tmp_path)
     assert "network.svg" not in files
+    assert files["logo.svg"] == "of somebody else"
     assert not [name for name in files if name.startswith(".")]
 
 

@@ -91,8 +91,12 @@ def as_json(value: Any) -> bytes:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files, each whole or not at all."""
+    """Write files whole, and remove the pictures that only the earlier report there shows."""
     folder.mkdir(parents=True, exist_ok=True)
+    for page in (folder / name for name in files if name.endswith(".md")):
+        shown = re.findall(r"\]\((\w[\w-]*\.svg)\)", page.read_text()) if page.is_file() else []
+        for name in set(shown) - set(files):
+            (folder / name).unlink(missing_ok=True)
     for name, content in files.items():
         write_whole(folder / name, content)
 
