@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,48 @@ def test_the_demo_leaves_text_of_others_alone(dragoman: Dragoman, tmp_path: Path
     assert result.returncode == 2
     assert "text is there already: choose another --folder" in result.stderr
     assert (tmp_path / "text" / "train.en").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["trian"], "no verb 'trian'; did you mean train?"),
+        (["train"], "the following arguments are required: CONFIG\n"),
+        (["train", "a.toml", "--hosts", ""], "argument --hosts: it is empty"),
+        (["train", "a.toml", "--run", " "], "argument --run/--name: it is empty"),
+        (["report", ""], "argument RUN: it is empty"),
+    ],
+)
+def test_mistyped_commands_are_refused(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_more_workers_than_rows_are_not_even_started(
+    small_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = str(small_text / "config.toml")
+    overrides = ["batches.tokens_per_step=1024"]
+    code, message = refusal(capsys, "train", config, "--workers", "60", *overrides)
+    assert code == 2
+    assert "1024 is 8 rows, fewer than the 60 workers" in message
+
+
+def test_a_reader_who_has_had_enough_is_not_told(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m dragoman settings | true; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(
+        ["bash", "-c", f"for i in 1 2 3; do {command}; done"], capture_output=True, text=True
+    )
+    assert result.stderr == ""
+
+
+def test_a_full_disk_is_named() -> None:
+    command = [sys.executable, "-m", "dragoman", "settings"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 1
+    assert result.stderr == "dragoman: No space left on device\n"

@@ -1,6 +1,8 @@
 """What can be asked for on the command line."""
 
 import argparse
+import difflib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -24,7 +26,7 @@ EXIT_CODES = (
 
 DESCRIPTIONS = {
     "demo": "Make a small corpus, train on it with two workers, translate sentences that the model "
-    "has never seen, and write a report. The same command again repeats nothing.",
+    "has never seen, and write a report. The same command again trains nothing anew.",
     "prepare": "Clean the text that CONFIG names, cut it into subwords, shuffle it and write it to "
     "corpus.folder. Does nothing if text and settings are those of the corpus there.",
     "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command goes on.",
@@ -47,6 +49,10 @@ DESCRIPTIONS = {
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read a command; `verb` is one of DESCRIPTIONS."""
     parser = _parser()
+    first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+    if first and not first.startswith("-") and first not in DESCRIPTIONS:
+        near = difflib.get_close_matches(first, DESCRIPTIONS, 1)
+        parser.error(f"no verb {first!r}" + (f"; did you mean {near[0]}?" if near else ""))
     # argparse gives up on overrides that stand behind an option; they are welcome anywhere.
     parsed, rest = parser.parse_known_args(arguments)
     unknown = [word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")]
@@ -79,7 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(train)
     _add_workers(train)
     train.add_argument(
-        "--run", "--name", help="name under runs/, or a path (default: the config's name)"
+        "--run",
+        "--name",
+        type=_name,
+        help="name under runs/, or a path (default: the config's name)",
     )
 
     check = verbs.add_parser("check", help="look at machines and links before spending hours")
@@ -139,11 +148,11 @@ def _parser() -> argparse.ArgumentParser:
     parity.add_argument("--no-check", action="store_true", help="do not compare")
 
     report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
-    report.add_argument("run", metavar="RUN", help="a run's name or folder")
+    report.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
 
     whatif = verbs.add_parser("whatif", help="predict other links, machines and ways to meet")
-    whatif.add_argument("run", metavar="RUN", help="a run's name or folder")
+    whatif.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     _add_scenario(whatif)
 
     compare = verbs.add_parser("compare", help="two runs: what changed, what it did")
@@ -162,16 +171,26 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
-    parser.add_argument("overrides", nargs="*", metavar="a.b=c", help="settings to override")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="a.b=c", help="settings to override"
+    )
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="worker processes on this machine")
-    parser.add_argument("--hosts", metavar="A:2,B:2", help="machines and their workers, over ssh")
+    parser.add_argument(
+        "--hosts", type=_name, metavar="A:2,B:2", help="machines and their workers, over ssh"
+    )
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def _add_weights(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run's name or folder")
+    parser.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     weights = parser.add_mutually_exclusive_group()
     weights.add_argument("--checkpoint", help="best (the default), latest or a step")
     weights.add_argument(

@@ -2,6 +2,8 @@
 
 import argparse
 import errno
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -9,9 +11,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
-from dragoman.config import has_end
+from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
 from dragoman.console import say
+from dragoman.contradictions import refuse_idle_workers
 from dragoman.errors import SystemFault, UserError
 
 if TYPE_CHECKING:
@@ -29,11 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(str(error), 2)
     except SystemFault as error:
         _fail(str(error), 1)
+    except BrokenPipeError:
+        # Who reads our output has had enough; Python must not try to give them the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         system = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
         _fail(f"{where}{error.strerror or error}", 1 if system else 2)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # The first is enough.
         _fail("interrupted", 130)
 
 
@@ -67,7 +75,7 @@ def _train(arguments: argparse.Namespace) -> None:
             f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
         )
 
-    hosts = _hosts(arguments)
+    hosts = _hosts(arguments, config)
 
     from dragoman.training.start import train, train_on
 
@@ -85,7 +93,7 @@ def _end(stop: "Stop | None") -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
-    hosts = _hosts(arguments)
+    hosts = _hosts(arguments, config)
 
     from dragoman.check.measure import check, check_on
     from dragoman.check.page import page
@@ -99,7 +107,7 @@ def _check(arguments: argparse.Namespace) -> None:
         sys.exit(PROBLEMS_FOUND)
 
 
-def _hosts(arguments: argparse.Namespace) -> "list[Host]":
+def _hosts(arguments: argparse.Namespace, config: Config) -> "list[Host]":
     """The machines asked for; none if this process does the work itself."""
     if arguments.workers is not None and arguments.workers < 1:
         raise UserError(f"--workers {arguments.workers}: must be at least 1")
@@ -108,9 +116,11 @@ def _hosts(arguments: argparse.Namespace) -> "list[Host]":
 
     from dragoman.cluster.launch import Host, parse_hosts
 
+    hosts = [Host("", arguments.workers)] if (arguments.workers or 1) > 1 else []
     if arguments.hosts:
-        return parse_hosts(arguments.hosts)
-    return [Host("", arguments.workers)] if (arguments.workers or 1) > 1 else []
+        hosts = parse_hosts(arguments.hosts)
+    refuse_idle_workers(config.batches, sum(host.workers for host in hosts))
+    return hosts
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+LARGEST_BEAM = 1_000  # Nobody wants more, and memory runs out before.
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -168,6 +169,11 @@ class BatchSettings:
         "auto", "Rows a device handles at once; what is more is accumulated.", minimum=1
     )
 
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of all workers together."""
+        return self.tokens_per_step // self.row_tokens
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
@@ -258,7 +264,9 @@ class EvaluationSettings:
     train_sample_pairs: int = setting(
         1_000, "Training pairs whose loss is measured in evaluation mode too.", minimum=1
     )
-    beam: int = setting(1, "Beam of the BLEU during training; 1 is greedy.", minimum=1)
+    beam: int = setting(
+        1, "Beam of the BLEU during training; 1 is greedy.", minimum=1, maximum=LARGEST_BEAM
+    )
     bleu_tokenize: Literal["13a", "intl", "char", "zh", "none"] = setting(
         "13a", "sacreBLEU's tokenizer; none for text that is already tokenised."
     )
@@ -286,7 +294,11 @@ class TranslationSettings:
     """How text is decoded by `translate` and `evaluate`."""
 
     beam: int = setting(
-        4, "Hypotheses followed at a time; 1 is greedy.", minimum=1, may_change=True
+        4,
+        "Hypotheses followed at a time; 1 is greedy.",
+        minimum=1,
+        maximum=LARGEST_BEAM,
+        may_change=True,
     )
     length_penalty: float = setting(
         0.6, "Alpha: scores are divided by length^alpha.", minimum=0, may_change=True

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 import re
 import tomllib
 import types
@@ -168,6 +169,9 @@ class _Reader:
 
     def _check_range(self, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if not isinstance(value, (int, float)):
+            return
+        if not math.isfinite(value):
+            self.problems.append(f"{name} must be a finite number, not {value:g}")
             return
         minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
         if minimum is not None and not value >= minimum:

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 from dragoman.config import (
     SCHEDULES_WITH_END,
+    BatchSettings,
     Config,
     CorpusSettings,
     DistributedSettings,
@@ -12,6 +13,7 @@ from dragoman.config import (
     VocabularySettings,
     shape_of,
 )
+from dragoman.errors import UserError
 
 SCHEDULE_NEEDS = {
     "transformer": {"scale", "warmup_steps"},
@@ -186,3 +188,12 @@ def _powersgd_contradictions(config: Config, given: Collection[str]) -> list[str
             'training.precision = "float16" changes; choose bfloat16 or float32'
         )
     return problems
+
+
+def refuse_idle_workers(batches: BatchSettings, workers: int) -> None:
+    """Refuse more workers than there are rows to share."""
+    if batches.rows_per_step < workers:
+        raise UserError(
+            f"batches.tokens_per_step = {batches.tokens_per_step} is {batches.rows_per_step} "
+            f"rows, fewer than the {workers} workers; raise it"
+        )

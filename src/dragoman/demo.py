@@ -1,5 +1,8 @@
 """The whole story on the embedded corpus: prepare, train, translate, explain."""
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -47,18 +50,26 @@ def run_demo(folder: Path) -> "Stop":
     choice = TrainedChoice(str(run))
     _show_translations(evaluate_run(choice, None, None))
     page = write_report(run)
+    dragoman = _installed("dragoman")
     say(
         f"""
 The report, with answers to the questions everyone asks: {page}
 
 What to try next:
-  echo 'Ben has been learning Danish for two years.' | dragoman translate {run}
-  tensorboard --logdir {run}/tensorboard
-  dragoman train {config_path} --workers 2 --run {folder}/wider model.d_model=256
-  dragoman compare {run} {folder}/wider
-  dragoman settings    # all there is to set"""
+  echo 'Ben has been learning Danish for two years.' | {dragoman} translate {run}
+  {_installed("tensorboard")} --logdir {run}/tensorboard
+  {dragoman} train {config_path} --workers 2 --run {folder}/wider model.d_model=256
+  {dragoman} compare {run} {folder}/wider
+  {dragoman} settings    # all there is to set"""
     )
     return stop
+
+
+def _installed(program: str) -> str:
+    """How to call a program that came with this one; it may be where the shell does not look."""
+    if shutil.which(program):
+        return program
+    return os.path.relpath(Path(sys.executable).with_name(program))
 
 
 def _show_translations(evaluated: Sequence["Evaluated"]) -> None:

@@ -14,14 +14,26 @@ from dragoman.errors import UserError
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file aside, then put it in place in one move that a power cut cannot halve."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(aside, "wb") as file:
-            file.write(content)
-            flush_to_disk(file)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with naming(path):
+        try:
+            with open(aside, "wb") as file:
+                file.write(content)
+                flush_to_disk(file)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
     flush_folder(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let a fault of the disk say where it happened."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or Path(error.filename).parent == path.parent:
+            error.filename = str(path)
+        raise
 
 
 def flush_to_disk(file: IO[Any]) -> None:

@@ -56,12 +56,36 @@ def test_outcome_does_not_depend_on_processes_but_on_the_seed(small_text: Path) 
     assert sorted(text_of(one)) == sorted(text_of(other))
 
 
+def test_a_folder_of_others_is_refused(small_text: Path) -> None:
+    with pytest.raises(UserError, match="small is not empty and holds no prepared corpus"):
+        prepared(small_text, "corpus.folder='.'")
+    assert (small_text / "config.toml").is_file()
+
+
+def test_mistakes_in_small_sets_are_found_before_the_large_text_is_worked_on(
+    small_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(small_text / "test.de", ["nur eine"])
+    with pytest.raises(UserError, match=r"test\.de"):
+        prepared(small_text)
+    assert "cleaning" not in capsys.readouterr().err
+
+
+def test_a_corpus_that_is_there_can_be_asked_for_by_those_who_may_only_read(
+    small_text: Path,
+) -> None:
+    before = prepared(small_text)
+    (before.folder / ".lock").unlink()
+    assert prepared(small_text).identity == before.identity
+    assert not (before.folder / ".lock").exists(), "nothing is written"
+
+
 def test_what_others_keep_in_its_folder_stays(small_text: Path) -> None:
     folder = small_text / "prepared"
+    prepared(small_text)
     for name in ("corpus-raw", "building"):
         (folder / name).mkdir(parents=True)
         (folder / name / "notes.txt").write_text("mine")
-    prepared(small_text)
     prepared(small_text, "corpus.seed=2")
     assert [(folder / name / "notes.txt").read_text() for name in ("corpus-raw", "building")] == [
         "mine",

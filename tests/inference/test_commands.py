@@ -1,5 +1,6 @@
 """`translate` and `evaluate`, on a run of a few steps; on a GPU it computes in bfloat16."""
 
+import io
 import re
 import shutil
 from contextlib import AbstractContextManager, nullcontext
@@ -76,6 +77,25 @@ def test_evaluate_does_not_need_the_subwords_of_the_corpus(
     prepare(load_config(folder / "config.toml", [*SMALL, "vocabulary.size=300"]), processes=1)
     main([*words, str(folder / "run")])
     assert capsys.readouterr().out == before
+
+
+def test_text_that_is_not_utf8_is_translated_and_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = io.TextIOWrapper(io.BytesIO(b"one\ncaf\xe9\ntwo\n"))
+    monkeypatch.setattr("sys.stdin", lines)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+    main(["translate", str(run)])
+    assert "1 lines are not UTF-8, first line 2: convert the text" in capsys.readouterr().err
+
+
+def test_a_broken_vocabulary_is_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / "source.model").write_bytes(b"junk")
+    _, message = refusal(capsys, "translate", copy)
+    assert "source.model is not a sentencepiece model" in message
 
 
 def test_translations_of_the_chosen_sets_are_kept(

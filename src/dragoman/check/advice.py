@@ -89,6 +89,8 @@ def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
         return "one worker: nothing travels; add --workers or --hosts to check more"
     alone, plain, half, local, *_ = predicted.values()
     own = predicted[configured]
+    if own.machines == 1:
+        return "all workers are on one machine: nothing travels over a network"
     best = next((one for one in (plain, half) if share(one) <= SMALL_SHARE), local)
     if _gives_up(own) == _gives_up(best) and share(own) <= max(SMALL_SHARE, share(best)):
         best = own

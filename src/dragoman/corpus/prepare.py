@@ -38,7 +38,7 @@ from dragoman.corpus.store import (
 from dragoman.corpus.subwords import Subwords, load_subwords, train_subwords
 from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks, resolve_files
 from dragoman.errors import UserError
-from dragoman.files import exclusive, flush_folder, flush_to_disk, sha256, write_whole
+from dragoman.files import exclusive, flush_folder, flush_to_disk, naming, sha256, write_whole
 
 HISTOGRAM_STEP = 8  # Tokens per bar of the length histogram.
 BUILDING = ".building"
@@ -69,12 +69,20 @@ def prepare(config: Config, processes: int | None = None) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"corpus.folder: {folder} is a file, not a folder") from None
-    with exclusive(folder, "preparing it"):
-        fingerprint = _fingerprint(config, inputs)
-        manifest = _up_to_date(folder, fingerprint)
+    fingerprint = _fingerprint(config, inputs)
+    manifest = _up_to_date(folder, fingerprint)
+    if manifest and manifest["settings"] == _settings(config):
+        say(f"{folder} is up to date: same text, same settings, nothing to do")
+        return manifest
+    _refuse_other_things(folder)
+    with exclusive(folder, "preparing it"), naming(folder):
         if manifest:
-            say(f"{folder} is up to date: same text, same settings, nothing to do")
-            return _with_settings(folder, manifest, config)
+            # Files may have other names, with the same text.
+            manifest["settings"] = _settings(config)
+            _write_manifest(folder, manifest)
+            say(f"{folder} is up to date: same text, nothing to do")
+            return manifest
+        _check_sets(inputs)
         _remove_leftovers(folder)
         building = folder / BUILDING
         building.mkdir()
@@ -138,13 +146,34 @@ def _up_to_date(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     return manifest if whole and manifest["fingerprint"] == fingerprint else None
 
 
-def _with_settings(folder: Path, manifest: dict[str, Any], config: Config) -> dict[str, Any]:
-    """The manifest with the settings of now: files may have other names, with the same text."""
-    settings = _settings(config)
-    if manifest["settings"] != settings:
-        manifest = {**manifest, "settings": settings}
-        _write_manifest(folder, manifest)
-    return manifest
+def _refuse_other_things(folder: Path) -> None:
+    """Refuse a folder that holds something else than a prepared corpus or what a kill left of one.
+
+    Once a corpus is there, what others put beside it is left alone.
+    """
+    names = {path.name for path in folder.iterdir()}
+    if not any(DATA_FOLDER.fullmatch(name) for name in names) and names - {".lock", BUILDING}:
+        raise UserError(
+            f"corpus.folder: {folder} is not empty and holds no prepared corpus; choose another"
+        )
+
+
+def _check_sets(inputs: Inputs) -> None:
+    """Find mistakes in the small texts before the large one is worked on."""
+    for kind, named in inputs.sets.items():
+        for name, texts in named.items():
+            pairs = 0
+            for chunk in (part for text in texts for part in read_chunks(text, LINES_PER_CHUNK)):
+                pairs += len(chunk.source)
+                for lines, path in (
+                    (chunk.source, chunk.files.paths[0]),
+                    (chunk.target, chunk.files.paths[-1]),
+                ):
+                    list(decode(lines, path, chunk.first_line, skip=False))
+            if not pairs:
+                raise UserError(
+                    f"corpus.{kind}.{name}: {texts[0].source} is empty: nothing to evaluate on"
+                )
 
 
 def _settings(config: Config) -> Any:
@@ -307,8 +336,6 @@ def _write_set(
             pairs += len(chunk.source)
         for file in (source_file, target_file):
             flush_to_disk(file)
-    if not pairs:
-        raise UserError(f"corpus.{stem}: {texts[0].source} is empty: nothing to evaluate on")
     return {"pairs": pairs, **dict(zip(SIDES, writer.tokens, strict=True))}
 
 

@@ -136,7 +136,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read a prepared corpus's manifest."""
     path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        manifest = json.loads(path.read_text("utf-8"))
+        if not isinstance(manifest, dict):
+            raise ValueError("not an object")
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{folder} holds no prepared corpus; run `dragoman prepare` first"

@@ -1,5 +1,6 @@
 """What `dragoman translate` and `dragoman evaluate` do with a run."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import Precision, TranslationSettings
+from dragoman.config import LARGEST_BEAM, Precision, TranslationSettings
 from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks
 from dragoman.errors import UserError
+from dragoman.files import write_whole
 from dragoman.inference.evaluate import (
     BOOTSTRAP_SAMPLES,
     MeanLoss,
@@ -66,14 +68,27 @@ def _translate_input(
     translator: "Translator | CTranslate2Translator", settings: TranslationSettings, n_best: int
 ) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    first = 1
     while lines := [line for _, line in zip(range(LINES_AT_ONCE), sys.stdin.buffer, strict=False)]:
         # Whatever comes in, a line goes out: bytes that are no text become U+FFFD.
         text = [line.decode("utf-8", "replace").rstrip("\r\n") for line in lines]
+        odd = [number for number, line in enumerate(lines, first) if not _is_utf8(line)]
+        if odd:
+            say(f"{len(odd):,} lines are not UTF-8, first line {odd[0]:,}: convert the text")
+        first += len(lines)
         for translations in translator.translate(text, settings, n_best):
             for translation in translations:
                 score = f"{translation.score:.4f}\t" if n_best > 1 else ""
                 print(f"{score}{translation.text}")
         sys.stdout.flush()
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -114,9 +129,6 @@ def evaluate_run(
             best = trained.translator.translate(one.source, settings, on_progress=progress.advance)
         translations = [ranked[0].text for ranked in best]
         evaluated.append(Evaluated(one.source, translations))
-        if output:
-            lines = "".join(f"{line}\n" for line in translations)
-            (output / f"{one.name}.txt").write_text(lines, "utf-8", newline="\n")
         loss = _loss(trained, one, precision)
         print(
             f"{one.name}: {len(one.source):,} pairs, {loss.target_tokens:,} target tokens, "
@@ -124,6 +136,9 @@ def evaluate_run(
         )
         print(f"  loss  {loss.loss:.4f}   nll {loss.nll:.4f}   perplexity {loss.perplexity:.2f}")
         _print_scores(translations, one.target, trained.config.evaluation.bleu_tokenize)
+        if output:
+            lines = "".join(f"{line}\n" for line in translations)
+            write_whole(output / f"{one.name}.txt", lines.encode())
     return evaluated
 
 
@@ -168,12 +183,20 @@ def _load_exported(choice: TrainedChoice) -> ExportedModel:
 
 
 def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> TranslationSettings:
-    for name, least in (("beam", 1), ("length_penalty", 0), ("batch_tokens", 1)):
+    limits = (
+        ("beam", 1, LARGEST_BEAM),
+        ("length_penalty", 0, math.inf),
+        ("batch_tokens", 1, math.inf),
+    )
+    for name, least, most in limits:
         value = getattr(choice, name)
         if value is None:
             continue
-        if not value >= least:
-            raise UserError(f"--{name.replace('_', '-')} {value:g}: must be at least {least}")
+        if not least <= value <= most:
+            at_most = f" and at most {most:g}" if math.isfinite(most) else ""
+            raise UserError(
+                f"--{name.replace('_', '-')} {value:g}: must be at least {least}{at_most}"
+            )
         settings = replace(settings, **{name: value})
     return settings
 

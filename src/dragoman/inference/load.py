@@ -9,7 +9,7 @@ import torch
 from dragoman.config import Config
 from dragoman.config_file import load_saved_config
 from dragoman.console import say
-from dragoman.corpus.subwords import Subwords
+from dragoman.corpus.subwords import Subwords, load_subwords
 from dragoman.errors import UserError
 from dragoman.inference.export_folder import (
     SUBWORDS,
@@ -47,7 +47,7 @@ def load_trained(
 ) -> TrainedModel:
     """Load weights by "best", "latest" or a step; or the mean of the last `average`."""
     config = load_saved_config(run.config)
-    source, target = (Subwords(path.read_bytes()) for path in run.subwords)
+    source, target = (Subwords(load_subwords(path, run.name)) for path in run.subwords)
     names = choose_checkpoints(run, checkpoint, average, config.checkpoints.keep_latest)
     weights = (
         average_weights(run.checkpoints, names)

@@ -88,7 +88,7 @@ def reproduce_lines(evidence: Evidence) -> list[str]:
     lines.append(f"dragoman prepare {config}")
     if corpus.get("identity"):
         lines.append(f"# the corpus must have the identity {corpus['identity']}")
-    lines.append(f"dragoman train {config} --run {again}{_placement(_command(evidence))}")
+    lines.append(f"dragoman train {config} --run {again}{_placement(evidence)}")
     return lines
 
 
@@ -97,15 +97,17 @@ def _command(evidence: Evidence) -> list[str]:
     return [str(word) for word in command] if isinstance(command, list) else []
 
 
-def _placement(words: list[str]) -> str:
+def _placement(evidence: Evidence) -> str:
     """The part of a command that says where workers run."""
-    kept: list[str] = []
+    words, kept = _command(evidence), list[str]()
     for option in ("--workers", "--hosts"):
         for place, word in enumerate(words):
             if word == option and place + 1 < len(words):
                 kept += [word, words[place + 1]]
             elif word.startswith(f"{option}="):
                 kept.append(word)
+    if not kept and evidence.workers > 1 and len(evidence.hosts) == 1:
+        kept = ["--workers", str(evidence.workers)]
     return f" {shlex.join(kept)}" if kept else ""
 
 

@@ -1,6 +1,8 @@
 """`dragoman whatif RUN`: predictions as a table, for a terminal and for the report."""
 
+import math
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +74,8 @@ def whatif_command(run: Path, options: WhatifOptions, now: float | None = None) 
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    return fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    return fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def scenario_of(options: WhatifOptions) -> Scenario:
@@ -80,12 +83,12 @@ def scenario_of(options: WhatifOptions) -> Scenario:
     problems = [
         f"--{name.replace('_', '-')} {value:g}: must not be below 0"
         for name in _MAY_BE_ZERO
-        if (value := getattr(options, name)) is not None and value < 0
+        if (value := getattr(options, name)) is not None and not 0 <= value < math.inf
     ]
     problems += [
         f"--{name.replace('_', '-')} {value:g}: must be above 0"
         for name in _ABOVE_ZERO
-        if (value := getattr(options, name)) is not None and value <= 0
+        if (value := getattr(options, name)) is not None and not 0 < value < math.inf
     ]
     bandwidth = None
     try:

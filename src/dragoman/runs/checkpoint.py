@@ -332,7 +332,7 @@ def _in_folders(folder: Path) -> list[dict[str, Any]]:
     """Entries of all checkpoints whose folders can be read."""
     entries = []
     for path in sorted(folder.glob("step-*/")):
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, TypeError):
             entries.append((path.name, _entry(path)))
     return [entry for name, entry in entries if entry["name"] == name]
 
@@ -341,7 +341,7 @@ def _listed(folder: Path) -> list[dict[str, Any]] | None:
     """Entries of the index as it stands; None if it is missing or damaged."""
     try:
         entries: list[dict[str, Any]] = json.loads((folder / INDEX).read_text())["checkpoints"]
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return entries
 

@@ -7,6 +7,7 @@ import torch
 
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
+from dragoman.contradictions import refuse_idle_workers
 from dragoman.corpus.rows import RowStream
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
@@ -36,16 +37,12 @@ def make_parts(config: Config, workers: Workers) -> Parts:
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
     model.to(workers.device)
-    rows_per_step = config.batches.tokens_per_step // config.batches.row_tokens
-    if rows_per_step < workers.count:
-        raise UserError(
-            f"batches.tokens_per_step = {config.batches.tokens_per_step} is {rows_per_step} "
-            f"rows, fewer than the {workers.count} workers; raise it"
-        )
+    batches = config.batches
+    refuse_idle_workers(batches, workers.count)
     stream = RowStream(
         corpus.train,
-        config.batches.row_tokens,
-        rows_per_step,
+        batches.row_tokens,
+        batches.rows_per_step,
         target.begin,
         config.training.seed,
     )

@@ -237,7 +237,7 @@ def _until_false(rows: Bools) -> Bools:
 
 def _cells(block: Bytes, starts: Places, width: int) -> NDArray[np.void]:
     """Copy so many bytes from each start, in one sweep."""
-    overlapping = np.ndarray((len(block) - width + 1,), f"V{width}", block, strides=(1,))
+    overlapping = np.ndarray((max(0, len(block) - width + 1),), f"V{width}", block, strides=(1,))
     return overlapping[starts]
 
 

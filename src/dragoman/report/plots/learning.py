@@ -43,11 +43,15 @@ def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         return None
     # The first steps tower above all others.
     low, high, highest = (float(np.percentile(losses, share)) for share in (0, 99, 100))
-    edge = 0.06 * (high - low)
+    edge = 0.06 * (high - low) or 1.0
+    is_dropping = any(
+        evidence.setting("model", f"{kind}dropout") for kind in ("", "attention_", "relu_")
+    )
+    dropout = "on" if is_dropping else "off"
 
     def draw(axes: "Axes", shape: Shape) -> None:
         curve = envelope(train.step, train.loss, shape.stretches)
-        band(axes, curve, "blue", "training, dropout on")
+        band(axes, curve, "blue", f"training, dropout {dropout}")
         for series, tint in zip(sets, cycle(("orange", "green", "purple")), strict=False):
             label = f"evaluation ({series.name})"
             axes.plot(series.step, series.loss, color=colour(tint), label=label)
@@ -58,7 +62,8 @@ def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         key="loss",
         title="Training and evaluation loss over steps",
         caption="The label-smoothed loss per token. The band is the range of single steps around "
-        "their mean; training is measured with dropout on, so it may lie above evaluation."
+        f"their mean; training is measured with dropout {dropout}"
+        + (", so it may lie above evaluation." if is_dropping else ".")
         + beyond(highest, high + edge),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
