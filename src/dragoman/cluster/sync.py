@@ -25,6 +25,7 @@ Reduced = torch.futures.Future[Tensor]
 FLOAT16_LIFT = 2.0**10
 # powersgd starts once the first, wildest gradients are past, as its authors advise.
 POWERSGD_FIRST_STEP = 10
+POWERSGD_LEAST_GAIN = 2
 EVERYTHING_MEGABYTES = 1_000_000.0
 
 
@@ -119,12 +120,13 @@ def bytes_sent_per_step(
 
 
 def _factor_elements(shape: Sequence[int], rank: int) -> int:
-    """A matrix travels as two thin ones, if that is less; anything else as it is."""
+    """A matrix travels as two thin ones, if that is less than half; anything else as it is."""
     elements = torch.Size(shape).numel()
     if len(shape) < 2:
         return elements
     rows, columns = shape[0], elements // shape[0]
-    return min(elements, (rows + columns) * rank)
+    thin = (rows + columns) * min(rows, columns, rank)
+    return thin if POWERSGD_LEAST_GAIN * thin < elements else elements
 
 
 class GradientSync:
@@ -161,6 +163,7 @@ class GradientSync:
                 process_group=None,
                 matrix_approximation_rank=settings.powersgd_rank,
                 start_powerSGD_iter=POWERSGD_FIRST_STEP,
+                min_compression_rate=POWERSGD_LEAST_GAIN,
             )
         self._total, self._in_order = total, InOrder(total)
         wrapped.register_comm_hook(None, self._sum_bucket)
