@@ -135,13 +135,14 @@ class Agent(LocalElasticAgent):
         for worker in worker_group.workers:
             path = self._heartbeats / str(worker.local_rank)
             try:
-                silence = time.time() - path.stat().st_mtime
-                beat = json.loads(path.read_text() or "{}")
+                beat = json.loads(path.read_text())
             except (FileNotFoundError, ValueError):
                 continue
+            # Both are of one machine, whose clock on the wall may be set at any time.
+            silence = time.monotonic() - beat["monotonic"]
             if silence > limit:
                 reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
-                self._post(worker.global_rank, beat.get("step"), reason)
+                self._post(worker.global_rank, beat["step"], reason)
                 path.unlink()
                 os.kill(worker.id, signal.SIGKILL)
 
