@@ -98,7 +98,11 @@ class Agent(LocalElasticAgent):
         if worker_group.group_rank == 0:
             self._board.note_rendezvous()
             store.set("dragoman/life", uuid.uuid4().hex)
-        os.environ[LIFE_VARIABLE] = store.get("dragoman/life").decode()
+        life = store.get("dragoman/life").decode()
+        os.environ[LIFE_VARIABLE] = life
+        # Before any worker starts, so that one that never speaks has a name.
+        place = f"machine/{worker_group.group_rank}"
+        self._board.store_of(life).set(place, self._orders.host or socket.gethostname())
 
     def _meet(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""

@@ -71,6 +71,10 @@ class Board:
     def __init__(self, store: Any) -> None:
         self._store = PrefixStore("dragoman", store)
 
+    def store_of(self, life: str) -> Any:
+        """What the workers of one life share, apart from that of every other life."""
+        return PrefixStore(f"group/{life}", self._store)
+
     def post_failure(self, failure: Failure) -> None:
         """Add a failure to the list."""
         number = self._store.add("failures", 1)

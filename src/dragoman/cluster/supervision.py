@@ -124,7 +124,7 @@ def supervised() -> Iterator[Supervision]:
         yield supervision
     except BaseException as error:
         supervision.post_failure(error)
-        is_told = is_echo(error) or isinstance(error, (UserError, SystemFault))
+        is_told = is_echo(error) or isinstance(error, (UserError, SystemFault, TimeoutError))
         if supervision.is_launched and is_told:
             # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)
