@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.cluster.local_steps import OuterSteps, cut_evenly
+from dragoman.cluster.local_steps import OuterSteps, cut_evenly, pieces_of
 from dragoman.config import DistributedSettings
 
 
@@ -100,15 +100,24 @@ def test_fragments_meet_in_turn_and_keep_what_was_learned_meanwhile() -> None:
             assert end[name][0].item() == mean
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_cutting_keeps_order_and_balance(count: int) -> None:
-    sizes = {f"p{index}": 1 + index % 7 for index in range(50)}
-    parts = cut_evenly(sizes, count)
-    assert [name for part in parts for name in part] == list(sizes)
-    totals = [sum(sizes[name] for name in part) for part in parts]
-    assert len(parts) == count
-    assert max(totals) - min(totals) <= 2 * max(sizes.values())
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_every_element_is_in_one_of_so_many_fragments_of_one_size(count: int) -> None:
+    """However large one parameter is."""
+    parameters = [torch.zeros(2, 5), torch.zeros(1), torch.zeros(20, 3)]
+    fragments = [pieces_of(parameters, part) for part in cut_evenly(71, count)]
+    sizes = [sum(len(piece) for piece in pieces) for pieces in fragments]
+    assert len(sizes) == count
+    assert max(sizes) - min(sizes) <= 1
+    for piece in (piece for pieces in fragments for piece in pieces):
+        piece += 1
+    assert all(bool((parameter == 1).all()) for parameter in parameters)
 
 
-def test_one_huge_parameter_leaves_fewer_fragments() -> None:
-    assert cut_evenly({"embedding": 100, "bias": 1}, 4) == [["embedding"], ["bias"]]
+def test_momentum_has_the_shapes_of_the_parameters_however_they_are_cut() -> None:
+    weights = {"a": torch.ones(2, 3), "b": torch.ones(4)}
+    settings = DistributedSettings(sync="local", local_steps=4, local_fragments=4)
+    saved = {"a.outer_momentum": torch.rand(2, 3), "b.outer_momentum": torch.rand(4)}
+    outer = OuterSteps(weights, 1, settings, None)
+    outer.load(saved)
+    for name, momentum in outer.tensors().items():
+        assert torch.equal(momentum, saved[name])

@@ -1,13 +1,18 @@
 """What a worker that fails makes of its failure, and of those before it."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
+import torch
 from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.board import HEARTBEAT_VARIABLE, STORE_VARIABLE, Board
+from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.errors import SystemFault, UserError
+from support import wait_until
 
 
 @pytest.fixture
@@ -49,3 +54,50 @@ def test_first_final_failure_stands_and_says_whose_it_is(board: Board) -> None:
     assert over
     assert over.is_mistake
     assert over.reason == "no corpus"
+
+
+def test_a_heart_that_missed_a_beat_goes_on(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_text(*_: object) -> None:
+        failed.set()
+        raise OSError(28, "No space left on device")
+
+    failed = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_text)
+        supervision = Supervision(0)
+        assert failed.wait(60)
+    wait_until(lambda: (tmp_path / "0").exists())
+    board.ask_to_stop()
+    wait_until(lambda: supervision.is_asked_to_stop)
+    supervision.end()
+
+
+def test_a_worker_ends_when_its_launcher_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv(STORE_VARIABLE, f"127.0.0.1:{store.port}")
+    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    supervision = Supervision(0)
+    del store
+    wait_until(lambda: bool(codes))
+    supervision.end()
+    assert set(codes) == {1}
+
+
+def test_a_new_life_knows_which_requests_to_save_were_answered(board: Board) -> None:
+    alone = Workers(0, 1, torch.device("cpu"), ("here",))
+    supervision = Supervision(0)
+    for asked, answered in ((1, 0), (2, 2)):
+        assert board.ask_to_save() == asked
+        if answered:
+            supervision.note_saved(answered)
+        life = supervision.begin_life(alone)
+        assert life
+        assert life.saves_answered == answered
+    supervision.end()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -56,7 +57,7 @@ def training(
         process.communicate()
 
 
-def worker_processes(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
+def worker_processes(launcher: subprocess.Popen[Any]) -> list[psutil.Process]:
     """The workers, by rank on this machine."""
     found = [
         process
@@ -190,6 +191,32 @@ def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
                 assert process.returncode == 1
                 assert "the run can go on with: dragoman train" in errors
         subprocess.run(["rm", "-r", prepared / "run"], check=True)
+
+
+@pytest.mark.parametrize("victim", ["agent", "launcher"])
+def test_a_single_worker_does_not_outlive_them_either(prepared: Path, victim: str) -> None:
+    """As of `--hosts hostA:1`, or when all machines but one are lost."""
+    code = """
+import sys
+from pathlib import Path
+from dragoman.cluster.launch import Host
+from dragoman.config_file import load_config
+from dragoman.training.start import train_on
+train_on([Host("", 1)], load_config(Path(sys.argv[1]), sys.argv[3:]), sys.argv[2])
+"""
+    words = [str(prepared / "config.toml"), str(prepared / "run"), *SMALL, *LONG]
+    launcher = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
+    left: list[psutil.Process] = []
+    try:
+        wait_until(lambda: has_step(prepared / "run", 5))
+        (worker,) = worker_processes(launcher)
+        (worker.parent() if victim == "agent" else launcher).kill()
+        _, left = psutil.wait_procs([worker], timeout=20)
+        assert not left
+    finally:
+        for process in (launcher, *left):
+            process.kill()
+        launcher.wait()
 
 
 def test_fault_that_was_survived_is_not_the_cause_of_the_end(prepared: Path) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.cluster.board import Life
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config_file import load_config
 from dragoman.errors import SystemFault, UserError
 from dragoman.files import exclusive
 from dragoman.report.evidence.history import read_history
-from dragoman.runs.checkpoint import read_index, read_state
+from dragoman.runs import checkpoint
+from dragoman.runs.checkpoint import Checkpoint, read_index, read_state
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
 from dragoman.training.start import train
@@ -74,6 +76,72 @@ def test_a_save_asked_for_before_the_start_is_answered(
     run_with(supervision, prepared, "training.steps=2")
     assert answered == [3]
     assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [1, 2]
+
+
+def test_a_save_that_an_earlier_life_answered_is_not_made_again(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervision = Supervision(0)
+    supervision.saves_asked = 3
+    life = Life(1, None, [], [], saves_answered=3)
+    monkeypatch.setattr(supervision, "begin_life", lambda _: life)
+    run_with(supervision, prepared, "training.steps=2")
+    assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [2]
+
+
+def fail_to_write(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Let the disk be full when the checkpoint of this step is written."""
+    write = checkpoint.write_checkpoint
+
+    def write_or_fail(folder: Path, one: Checkpoint) -> int:
+        if one.step == step:
+            raise OSError(28, "No space left on device")
+        return write(folder, one)
+
+    monkeypatch.setattr(checkpoint, "write_checkpoint", write_or_fail)
+
+
+def test_a_save_that_failed_is_not_answered_nor_tried_at_every_step(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervision = Supervision(0)
+    supervision.saves_asked = 1
+    answered: list[int] = []
+    monkeypatch.setattr(supervision, "note_saved", answered.append)
+    fail_to_write(monkeypatch, step=1)
+    run_with(supervision, prepared, "training.steps=3")
+    assert not answered
+    assert [line["step"] for line in metrics(prepared / "run", "checkpoint_failed")] == [1]
+    assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [3]
+    log = (prepared / "run/train.log").read_text()
+    assert "the launcher, which asked for it, gets no answer" in log
+
+
+def test_a_run_whose_last_checkpoint_failed_is_not_complete(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervision = Supervision(0)
+    queue_step = Trainer._queue_step
+
+    def queue_step_and_ask(self: Trainer) -> None:
+        queue_step(self)
+        # What became of it is then known before the end.
+        supervision.saves_asked = int(self.progress.step == 6)
+
+    with monkeypatch.context() as patch:
+        fail_to_write(patch, step=6)
+        patch.setattr(Trainer, "_queue_step", queue_step_and_ask)
+        with pytest.raises(SystemFault, match=r"^here: checkpoint step-00000006 could not be"):
+            run_with(supervision, prepared, "training.steps=6")
+    folder = prepared / "run"
+    (stop,) = metrics(folder, "stop")
+    assert (stop["step"], stop["reason"]) == (6, "error")
+    log = (folder / "train.log").read_text()
+    assert "checkpoint step-00000006 could not be written: [Errno 28]" in log
+    assert "complete" not in log
+    assert run(prepared, "run", "training.steps=6") is Stop.STEPS
+    assert metrics(folder, "resume")[0]["step"] == 4
+    assert read_index(folder / "checkpoints")["latest"] == "step-00000006"
 
 
 def test_a_signal_at_an_evaluation_costs_the_run_no_evaluation(

@@ -1,6 +1,7 @@
 """Where a worker's own steps end and a meeting begins."""
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 
@@ -57,3 +58,19 @@ def test_a_meeting_begins_when_the_device_is_done_and_counts_for_its_step(
         assert (apart.seconds, apart.seconds_exposed_communication) == (1.0, 0.0)
     assert second.seconds_exposed_communication > 0
     assert second.seconds == 1.0 + second.seconds_exposed_communication
+
+
+def test_those_who_save_to_one_folder_do_not_wait_for_ever_for_each_other(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*SMALL, "distributed.sync=local", "distributed.timeout_seconds=7"]
+    config = load_config(prepared / "config.toml", settings)
+    limits: list[timedelta] = []
+
+    def new_group(ranks: list[int], timeout: timedelta, backend: str) -> str:
+        limits.append(timeout)
+        return "group"
+
+    monkeypatch.setattr("dragoman.training.local_step.distributed.new_group", new_group)
+    make_parts(config, ALONE).step.begin(5, [0, 0])
+    assert limits == [timedelta(seconds=7)]

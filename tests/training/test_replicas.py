@@ -45,6 +45,25 @@ def test_a_history_is_replaced_in_one_move(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "same file").read_text() == "old\n"
 
 
+def test_a_fresh_machine_does_not_wipe_the_history_of_a_run_without_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path)
+    run.metrics.write_text("old\n")
+    monkeypatch.setattr(Workers, "gather", lambda _, mine: [[-1], mine])
+    monkeypatch.setattr(Workers, "gather_json", lambda _, mine: [[True, "none"], mine])
+    sent: list[tuple[bytes, int]] = []
+
+    def broadcast_bytes(_: Workers, content: bytes, source: int) -> bytes:
+        sent.append((content, source))
+        return content if source == 1 else b""
+
+    monkeypatch.setattr(Workers, "broadcast_bytes", broadcast_bytes)
+    share_history(run, SECOND_MACHINE, source=None, writes=True)
+    assert run.metrics.read_text() == "old\n"
+    assert sent == [(b"old\n", 1), (b"", 1)]
+
+
 def test_a_restart_waits_for_the_lock_of_the_life_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,3 +73,12 @@ def test_phases_are_parts_of_the_step(prepared: Path) -> None:
     for one in run(make(prepared)):
         assert min(one.seconds_compute, one.seconds_exposed_communication) > 0
         assert one.seconds_optimizer > 0
+
+
+def test_a_scaled_loss_is_not_lifted_out_of_what_16_bits_hold(prepared: Path) -> None:
+    both = ["training.precision=float16", "distributed.compression=fp16"]
+    results = run(make(prepared, *both))
+    assert not any(one.skipped for one in results)
+    alone = run(make(prepared, "distributed.compression=fp16"))
+    norms = [[one.gradient_norm for one in some] for some in (results, alone)]
+    assert norms[0] == pytest.approx(norms[1], rel=0.05)

@@ -213,7 +213,7 @@ def test_steps_without_finite_gradient_stop_the_run_before_harm(
     assert all(torch.isfinite(value).all() for value in final_tensors(prepared / "run").values())
 
 
-def test_full_disk_is_told_and_training_goes_on(prepared: Path) -> None:
+def test_full_disk_is_told_and_training_goes_on_to_its_end(prepared: Path) -> None:
     disk = prepared / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", disk]).returncode:
@@ -223,7 +223,9 @@ def test_full_disk_is_told_and_training_goes_on(prepared: Path) -> None:
             run(prepared, "disk/run", "training.steps=4")
             filler.write(b"x" * (disk_free(disk) - 120_000))
             filler.flush()
-            assert run(prepared, "disk/run") is Stop.STEPS
+            with pytest.raises(SystemFault, match="step-00000024 could not be written"):
+                run(prepared, "disk/run")
+        assert metrics(disk / "run", "train")[-1]["step"] == 24
         failed = metrics(disk / "run", "checkpoint_failed")
         assert all("No space left on device" in line["reason"] for line in failed)
         assert failed

@@ -98,7 +98,11 @@ class Agent(LocalElasticAgent):
         if worker_group.group_rank == 0:
             self._board.note_rendezvous()
             store.set("dragoman/life", uuid.uuid4().hex)
-        os.environ[LIFE_VARIABLE] = store.get("dragoman/life").decode()
+        life = store.get("dragoman/life").decode()
+        os.environ[LIFE_VARIABLE] = life
+        # Before any worker starts, so that one that never speaks has a name.
+        place = f"machine/{worker_group.group_rank}"
+        self._board.store_of(life).set(place, self._orders.host or socket.gethostname())
 
     def _meet(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
@@ -135,13 +139,14 @@ class Agent(LocalElasticAgent):
         for worker in worker_group.workers:
             path = self._heartbeats / str(worker.local_rank)
             try:
-                silence = time.time() - path.stat().st_mtime
-                beat = json.loads(path.read_text() or "{}")
+                beat = json.loads(path.read_text())
             except (FileNotFoundError, ValueError):
                 continue
+            # Both are of one machine, whose clock on the wall may be set at any time.
+            silence = time.monotonic() - beat["monotonic"]
             if silence > limit:
                 reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
-                self._post(worker.global_rank, beat.get("step"), reason)
+                self._post(worker.global_rank, beat["step"], reason)
                 path.unlink()
                 os.kill(worker.id, signal.SIGKILL)
 

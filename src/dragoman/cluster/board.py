@@ -53,6 +53,7 @@ class Life:
     cause: Failure | None  # What ended the life before.
     lost: list[str]
     joined: list[str]
+    saves_answered: int  # So many of the launcher's requests to save need no answer any more.
 
     @property
     def reason(self) -> str:
@@ -69,6 +70,10 @@ class Board:
 
     def __init__(self, store: Any) -> None:
         self._store = PrefixStore("dragoman", store)
+
+    def store_of(self, life: str) -> Any:
+        """What the workers of one life share, apart from that of every other life."""
+        return PrefixStore(f"group/{life}", self._store)
 
     def post_failure(self, failure: Failure) -> None:
         """Add a failure to the list."""
@@ -96,6 +101,7 @@ class Board:
             first_cause(self.failures(before["failures"])),
             sorted(set(before["hosts"]) - set(hosts)),
             sorted(set(hosts) - set(before["hosts"])),
+            self.saves_answered(),
         )
 
     def note_rendezvous(self) -> None:
@@ -131,12 +137,12 @@ class Board:
         return int(self._store.add("save", 0))
 
     def note_saved(self, number: int) -> None:
-        """Answer `ask_to_save`."""
-        self._store.set(f"saved/{number}", "1")
+        """Answer `ask_to_save`: that checkpoint, and all asked for before it, need not be made."""
+        self._store.set("saved", str(number))
 
-    def is_saved(self, number: int) -> bool:
-        """Whether the checkpoint asked for is on disk."""
-        return bool(self._store.check([f"saved/{number}"]))
+    def saves_answered(self) -> int:
+        """Number of the last checkpoint asked for that is on disk."""
+        return int(self._store.get("saved")) if self._store.check(["saved"]) else 0
 
     def post_result(self, result: str) -> None:
         """Leave what a job came to for the launcher."""

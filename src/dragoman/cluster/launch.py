@@ -184,8 +184,14 @@ class Launcher:
         """A joining machine restarts all workers; let nothing be lost by it."""
         number = self.board.ask_to_save()
         deadline = time.monotonic() + SECONDS_TO_SAVE
-        while not self.board.is_saved(number) and time.monotonic() < deadline:
+        while self.board.saves_answered() < number:
             if self.interrupts or not self._can_train():
+                return
+            if time.monotonic() > deadline:
+                say(
+                    f"no checkpoint on every disk within {SECONDS_TO_SAVE:.0f} s; the steps since "
+                    "the last one will be made again"
+                )
                 return
             time.sleep(0.1)
 

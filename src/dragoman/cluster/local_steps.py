@@ -6,8 +6,9 @@ Nesterov step along it (DiLoCo). The parameters may be cut into fragments that m
 times, each sum travelling while the workers go on (streaming), so that the link is used evenly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -29,10 +30,12 @@ class OuterSteps:
         self._workers = workers
         self._settings = settings
         self._sums = InOrder(total) if total else None
-        names = cut_evenly(
-            {name: one.numel() for name, one in parameters.items()}, settings.local_fragments
-        )
-        self._fragments = [_Fragment({name: parameters[name] for name in part}) for part in names]
+        self._parameters = parameters
+        self._momentum = torch.zeros(sum(one.numel() for one in parameters.values()))
+        self._fragments = [
+            _Fragment(pieces_of(parameters.values(), part), self._momentum[part])
+            for part in cut_evenly(len(self._momentum), settings.local_fragments)
+        ]
 
     def meets_at(self, step: int) -> bool:
         """Whether some fragment sets out, or comes home, after this step."""
@@ -57,18 +60,17 @@ class OuterSteps:
                 self._bring_home()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The momentum of every parameter, by name."""
+        """The momentum of every parameter, by name; writing to it changes it."""
+        parts = torch.split(self._momentum, [one.numel() for one in self._parameters.values()])
         return {
-            f"{name}.outer_momentum": part
-            for fragment in self._fragments
-            for name, part in fragment.named(fragment.momentum).items()
+            f"{name}.outer_momentum": part.view(one.shape)
+            for (name, one), part in zip(self._parameters.items(), parts, strict=True)
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from saved momentum."""
-        for fragment in self._fragments:
-            for name, part in fragment.named(fragment.momentum).items():
-                part.copy_(tensors[f"{name}.outer_momentum"])
+        for name, part in self.tensors().items():
+            part.copy_(tensors[name])
 
     def begin(self) -> None:
         """Take the weights as they are for the common ones; all workers have the same by now."""
@@ -107,43 +109,42 @@ class OuterSteps:
 
 @dataclass
 class _Fragment:
-    """Some of the parameters, as one vector."""
+    """Some of the parameters' elements, as one vector."""
 
-    parameters: dict[str, Tensor]
+    pieces: list[Tensor]  # Flat views of the worker's weights.
+    momentum: Tensor
 
     def __post_init__(self) -> None:
         self.common = self.gather()
-        self.momentum = torch.zeros_like(self.common)
         self.before = self.common  # The worker's weights when the sum set out.
         self.travelling: Reduced | None = None
         self.met_at = -1
 
     def gather(self) -> Tensor:
         """The worker's weights, as a new vector on the CPU."""
-        return torch.cat([one.detach().reshape(-1).cpu() for one in self.parameters.values()])
+        return torch.cat([piece.cpu() for piece in self.pieces])
 
     def scatter(self, vector: Tensor) -> None:
         """Overwrite the worker's weights."""
-        for name, part in self.named(vector).items():
-            self.parameters[name].data.copy_(part)
-
-    def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """The vector's part for each parameter, in its shape."""
-        parts = torch.split(vector, [one.numel() for one in self.parameters.values()])
-        return {
-            name: part.view(one.shape)
-            for (name, one), part in zip(self.parameters.items(), parts, strict=True)
-        }
+        parts = torch.split(vector, [len(piece) for piece in self.pieces])
+        for piece, part in zip(self.pieces, parts, strict=True):
+            piece.copy_(part)
 
 
-def cut_evenly(sizes: Mapping[str, int], count: int) -> list[list[str]]:
-    """Cut names, in their order, into parts of nearly equal size; none is empty."""
-    total, seen = sum(sizes.values()), 0
-    parts: list[list[str]] = [[] for _ in range(count)]
-    for name, size in sizes.items():
-        parts[min(count - 1, count * (2 * seen + size) // (2 * total))].append(name)
-        seen += size
-    return [part for part in parts if part]
+def cut_evenly(size: int, count: int) -> list[slice]:
+    """Cut a vector into parts whose sizes differ by one at most."""
+    ends = [size * place // count for place in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+def pieces_of(parameters: Iterable[Tensor], part: slice) -> list[Tensor]:
+    """What lies in a part of all parameters, one after the other, as flat views of them."""
+    pieces, first = [], 0
+    for parameter in parameters:
+        start, stop = (max(edge - first, 0) for edge in (part.start, part.stop))
+        pieces.append(parameter.data.view(-1)[start:stop])
+        first += parameter.numel()
+    return [piece for piece in pieces if len(piece)]
 
 
 def _arrived(vector: Tensor) -> Reduced:

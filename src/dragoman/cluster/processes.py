@@ -4,20 +4,19 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
 
 from dragoman.child_process import die_with_parent
-from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, STORE_VARIABLE, connect
+from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, STORE_VARIABLE, launched_board
 from dragoman.cluster.network import interface_seen_by, route_to
 from dragoman.config import DistributedSettings
 from dragoman.errors import UserError
@@ -109,18 +108,19 @@ def join_workers(settings: DistributedSettings) -> Workers:
     """Join the world this process was started in, or stand alone."""
     world = _world()
     device = _pick_device(world.local_rank)
+    if world.count > 1 or STORE_VARIABLE in os.environ:
+        die_with_parent()
     if world.count == 1:
         return Workers(0, 1, device, (host_name(),))
-    die_with_parent()
     # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo, and so do
     # workers that share a GPU, which NCCL refuses.
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > max(1, torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and not sharing else "gloo"
     timeout = timedelta(seconds=settings.timeout_seconds)
-    if address := os.environ.get(STORE_VARIABLE):
+    if board := launched_board():
         # The launcher's store, so that no training machine is indispensable.
-        store = PrefixStore(f"group/{os.environ[LIFE_VARIABLE]}", connect(address))
-        check_reachable(world, store)
+        store = board.store_of(os.environ[LIFE_VARIABLE])
+        check_reachable(world.local_rank, store, timeout)
         distributed.init_process_group(
             backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout
         )
@@ -131,7 +131,28 @@ def join_workers(settings: DistributedSettings) -> Workers:
             backend, rank=world.rank, world_size=world.count, timeout=timeout
         )
     workers = Workers(world.rank, world.count, device)
-    return replace(workers, hosts=tuple(workers.gather_json(host_name())))
+    places = workers.gather_json([host_name(), _boot(), os.environ.get(ADDRESS_VARIABLE, "")])
+    refuse_namesakes(places)
+    return replace(workers, hosts=tuple(name for name, *_ in places))
+
+
+def refuse_namesakes(places: Sequence[Sequence[str]]) -> None:
+    """Refuse machines with the same name, by which they are told apart everywhere.
+
+    A worker's place is the name of its machine, what it calls this boot, and its address.
+    """
+    first_with: dict[str, int] = {}
+    for rank, (name, *machine) in enumerate(places):
+        first = first_with.setdefault(name, rank)
+        if machine != places[first][1:]:
+            one, other = (
+                f"worker {worker}{f' at {address}' if address else ''}"
+                for worker, address in ((first, places[first][-1]), (rank, machine[-1]))
+            )
+            raise UserError(
+                f"two machines have the name {name}, those of {one} and of {other}; "
+                "give each a name of its own (hostnamectl set-hostname)"
+            )
 
 
 def _refuse_launcher_settings(settings: DistributedSettings) -> None:
@@ -177,26 +198,18 @@ def _world() -> _World:
     return _World(0, 1, 0)
 
 
-def check_reachable(world: _World, store: Any) -> None:
+def check_reachable(local_rank: int, store: Any, timeout: timedelta) -> None:
     """Let the first worker of every machine knock at all others; name those that do not answer."""
-    if world.local_rank:
+    if local_rank:
         return
     address = os.environ[ADDRESS_VARIABLE]
+    own, machines = int(os.environ["GROUP_RANK"]), int(os.environ["GROUP_WORLD_SIZE"])
     with socket.create_server((address, 0)) as door:
         threading.Thread(target=_answer_knocks, args=(door,), daemon=True).start()
-        place = json.dumps([host_name(), address, door.getsockname()[1]])
-        store.set(f"door/{world.rank}", place)
-        count = int(store.add("doors", 1))
-        machines = int(os.environ["GROUP_WORLD_SIZE"])
-        while count < machines:
-            time.sleep(0.05)
-            count = int(store.add("doors", 0))
-        doors = [
-            json.loads(store.get(f"door/{rank}"))
-            for rank in range(world.count)
-            if store.check([f"door/{rank}"])
-        ]
-        for host, other, port in doors:
+        store.set(f"door/{own}", json.dumps([host_name(), address, door.getsockname()[1]]))
+        _wait_for_machines("door", machines, store, timeout)
+        for place in range(machines):
+            host, other, port = json.loads(store.get(f"door/{place}"))
             try:
                 socket.create_connection((other, port), timeout=KNOCK_SECONDS).close()
             except OSError as error:
@@ -204,9 +217,22 @@ def check_reachable(world: _World, store: Any) -> None:
                     f"{host_name()} ({address}) cannot reach {host} at {other}: {error}; "
                     "if that is the wrong network, set distributed.interface"
                 ) from None
-        store.add("knocked", 1)
-        while int(store.add("knocked", 0)) < machines:
-            time.sleep(0.05)
+        store.set(f"knocked/{own}", "")
+        _wait_for_machines("knocked", machines, store, timeout)
+
+
+def _wait_for_machines(sign: str, machines: int, store: Any, timeout: timedelta) -> None:
+    """Wait for a sign of every machine; one may have died since the agents met."""
+    try:
+        store.wait([f"{sign}/{place}" for place in range(machines)], timeout)
+    except distributed.DistStoreError:
+        missing = [place for place in range(machines) if not store.check([f"{sign}/{place}"])]
+        names = [store.get(f"machine/{place}").decode() for place in missing]
+        # No UserError: the launcher tries again, perhaps without them.
+        raise TimeoutError(
+            f"nothing was heard from {', '.join(names)} for {timeout.total_seconds():.0f} s "
+            "(distributed.timeout_seconds)"
+        ) from None
 
 
 def _answer_knocks(door: socket.socket) -> None:
@@ -218,6 +244,12 @@ def _answer_knocks(door: socket.socket) -> None:
 def host_name() -> str:
     """Name of this machine, as in the run folder."""
     return socket.gethostname()
+
+
+def _boot() -> str:
+    """What the machine's kernel calls the time since it was started; empty if nothing."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
 
 
 def _control_group() -> Any:

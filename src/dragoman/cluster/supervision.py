@@ -4,10 +4,13 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+
+import torch.distributed as distributed
 
 from dragoman.cluster.board import (
     HEARTBEAT_VARIABLE,
@@ -42,7 +45,7 @@ class Supervision:
             self.saves_asked = self._board.saves_asked()
             folder = Path(os.environ[HEARTBEAT_VARIABLE])
             self._heart = folder / os.environ["LOCAL_RANK"]
-            threading.Thread(target=self._beat, args=(self._board,), daemon=True).start()
+            threading.Thread(target=self._live, args=(self._board,), daemon=True).start()
 
     @property
     def is_launched(self) -> bool:
@@ -81,23 +84,36 @@ class Supervision:
         mine = asdict(self._board.begin_life(hosts)) if workers.is_first else None
         life = workers.broadcast(mine)
         cause = Failure(**life["cause"]) if life["cause"] else None
-        return Life(life["number"], cause, life["lost"], life["joined"])
+        return Life(**{**life, "cause": cause})
 
     def end(self) -> None:
         """Stop beating."""
         self._ended.set()
 
-    def _beat(self, board: Board) -> None:
+    def _live(self, board: Board) -> None:
         beats = 0
         while not self._ended.wait(SECONDS_BETWEEN_BEATS):
-            # In one move: a heart that stops in the middle of a beat still tells its step.
-            aside = self._heart.with_suffix(".new")
-            aside.write_text(json.dumps({"step": self.step}))
-            aside.replace(self._heart)
+            # A disk that is full now may have room for the next beat.
+            with suppress(OSError):
+                self._beat()
             beats += 1
             if beats % BEATS_BETWEEN_LOOKS == 0:
-                self.is_asked_to_stop = board.is_asked_to_stop()
-                self.saves_asked = board.saves_asked()
+                self._look(board)
+
+    def _beat(self) -> None:
+        # In one move: a heart that stops in the middle of a beat still tells its step.
+        aside = self._heart.with_suffix(".new")
+        aside.write_text(json.dumps({"step": self.step, "monotonic": time.monotonic()}))
+        aside.replace(self._heart)
+
+    def _look(self, board: Board) -> None:
+        try:
+            self.is_asked_to_stop = board.is_asked_to_stop()
+            self.saves_asked = board.saves_asked()
+        except distributed.DistNetworkError:
+            # The board does not come back, and nobody would hear of what this worker does.
+            if not self._ended.is_set():
+                os._exit(1)
 
 
 @contextmanager
@@ -108,7 +124,7 @@ def supervised() -> Iterator[Supervision]:
         yield supervision
     except BaseException as error:
         supervision.post_failure(error)
-        is_told = is_echo(error) or isinstance(error, (UserError, SystemFault))
+        is_told = is_echo(error) or isinstance(error, (UserError, SystemFault, TimeoutError))
         if supervision.is_launched and is_told:
             # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)

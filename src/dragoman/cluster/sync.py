@@ -25,6 +25,7 @@ Reduced = torch.futures.Future[Tensor]
 FLOAT16_LIFT = 2.0**10
 # powersgd starts once the first, wildest gradients are past, as its authors advise.
 POWERSGD_FIRST_STEP = 10
+POWERSGD_LEAST_GAIN = 2
 EVERYTHING_MEGABYTES = 1_000_000.0
 
 
@@ -35,10 +36,17 @@ class BufferSum:
     """
 
     def __init__(
-        self, workers: Workers, settings: DistributedSettings, device: torch.device
+        self,
+        workers: Workers,
+        settings: DistributedSettings,
+        device: torch.device,
+        *,
+        is_scaled: bool = False,
     ) -> None:
         self.device = device  # Where the buffers are.
         self.compression = settings.compression
+        # What is scaled for float16 already would be lifted out of its range.
+        self.lift = FLOAT16_LIFT if self.compression == "fp16" and not is_scaled else 1.0
         machines = list(dict.fromkeys(workers.hosts))
         self._leader = workers.hosts.index(workers.hosts[workers.rank])
         self._is_leader = workers.is_first_on_host
@@ -59,7 +67,7 @@ class BufferSum:
 
     def __call__(self, buffer: Tensor) -> None:
         """Overwrite the buffer with the sum of everyone's."""
-        packed = pack(buffer, self.compression)
+        packed = self.pack(buffer)
         if not self._in_stages:
             distributed.all_reduce(packed, group=self._everyone)
         else:
@@ -67,7 +75,23 @@ class BufferSum:
             if self._is_leader:
                 distributed.all_reduce(packed, group=self._between)
             distributed.broadcast(packed, self._leader, group=self._inside)
-        unpack(packed, buffer, self.compression)
+        self.unpack(packed, buffer)
+
+    def pack(self, buffer: Tensor) -> Tensor:
+        """The buffer as it travels."""
+        match self.compression:
+            case "bf16":
+                return buffer.bfloat16()
+            case "fp16":
+                return (buffer * self.lift).half()
+            case _:
+                return buffer
+
+    def unpack(self, packed: Tensor, buffer: Tensor) -> Tensor:
+        """Write what travelled back into the buffer."""
+        if packed is not buffer:
+            buffer.copy_(packed)
+        return buffer.div_(self.lift) if self.lift != 1.0 else buffer
 
 
 @dataclass(frozen=True)
@@ -76,26 +100,6 @@ class Exchange:
 
     total: BufferSum
     piece_bytes: float  # At most so many at a time.
-
-
-def pack(buffer: Tensor, compression: str) -> Tensor:
-    """The buffer as it travels."""
-    match compression:
-        case "bf16":
-            return buffer.bfloat16()
-        case "fp16":
-            return (buffer * FLOAT16_LIFT).half()
-        case _:
-            return buffer
-
-
-def unpack(packed: Tensor, buffer: Tensor, compression: str) -> Tensor:
-    """Write what travelled back into the buffer."""
-    if packed is not buffer:
-        buffer.copy_(packed)
-    if compression == "fp16":
-        buffer.div_(FLOAT16_LIFT)
-    return buffer
 
 
 def bytes_sent_per_step(
@@ -116,12 +120,13 @@ def bytes_sent_per_step(
 
 
 def _factor_elements(shape: Sequence[int], rank: int) -> int:
-    """A matrix travels as two thin ones, if that is less; anything else as it is."""
+    """A matrix travels as two thin ones, if that is less than half; anything else as it is."""
     elements = torch.Size(shape).numel()
     if len(shape) < 2:
         return elements
     rows, columns = shape[0], elements // shape[0]
-    return min(elements, (rows + columns) * rank)
+    thin = (rows + columns) * min(rows, columns, rank)
+    return thin if POWERSGD_LEAST_GAIN * thin < elements else elements
 
 
 class GradientSync:
@@ -139,28 +144,28 @@ class GradientSync:
         # arrived; on a GPU both are moments of its queue, which the pass leaves waiting for them.
         self.seconds_exposed = 0.0
         self.divisor = 1  # What the engine has divided the sums by.
-        self._compression = settings.compression
         self._powersgd: PowerSGDState | None = None
         self._backward_done, self._arrived = Moment(workers.device), Moment(workers.device)
         if total is None:
             return
         self._is_cuda = workers.device.type == "cuda"
         # PyTorch's powersgd aborts on Gloo when there are several buckets.
-        one_bucket = self._compression == "powersgd" and not self._is_cuda
+        one_bucket = settings.compression == "powersgd" and not self._is_cuda
         wrapped = DistributedDataParallel(
             model,
             device_ids=[workers.device] if self._is_cuda else None,
             bucket_cap_mb=EVERYTHING_MEGABYTES if one_bucket else settings.bucket_megabytes,
             gradient_as_bucket_view=True,
         )
-        if self._compression == "powersgd":
+        if settings.compression == "powersgd":
             self.divisor = workers.count
             self._powersgd = PowerSGDState(
                 process_group=None,
                 matrix_approximation_rank=settings.powersgd_rank,
                 start_powerSGD_iter=POWERSGD_FIRST_STEP,
+                min_compression_rate=POWERSGD_LEAST_GAIN,
             )
-        self._in_order = InOrder(total)
+        self._total, self._in_order = total, InOrder(total)
         wrapped.register_comm_hook(None, self._sum_bucket)
         self.model = wrapped
 
@@ -192,11 +197,11 @@ class GradientSync:
         if not self._is_cuda:
             return self._in_order.start(bucket.buffer())
         # NCCL knows the machines' insides itself, and works beside the backward pass's kernels.
-        buffer, compression = bucket.buffer(), self._compression
-        work = distributed.all_reduce(pack(buffer, compression), async_op=True)
+        buffer = bucket.buffer()
+        work = distributed.all_reduce(self._total.pack(buffer), async_op=True)
         assert work is not None
         reduced = cast(torch.futures.Future[list[Tensor]], work.get_future())
-        return reduced.then(lambda done: unpack(done.value()[0], buffer, compression))
+        return reduced.then(lambda done: self._total.unpack(done.value()[0], buffer))
 
 
 class InOrder:

@@ -114,7 +114,12 @@ class FusedStep:
         """Compile the kernels and record both graphs; all workers have the same weights by now."""
         self.weights_changed()
         if self._workers.count > 1:
-            total = BufferSum(self._workers, self._config.distributed, self._device)
+            total = BufferSum(
+                self._workers,
+                self._config.distributed,
+                self._device,
+                is_scaled=self._loss_scale.is_dynamic,
+            )
             self.exchange = Exchange(total, piece_bytes=math.inf)
         shape = len(RowTensors._fields), rows_per_device, self._config.batches.row_tokens
         self._inputs = torch.zeros(

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import torch
 import torch.distributed as distributed
@@ -31,6 +32,7 @@ class LocalStep:
     ) -> None:
         self._alone = alone
         self._workers = workers
+        self._timeout = timedelta(seconds=settings.timeout_seconds)
         self.lag = alone.lag
         self.exchange: Exchange | None = None
         total = None
@@ -48,7 +50,7 @@ class LocalStep:
         for writer in sorted(set(writers)):
             ranks = [rank for rank, one in enumerate(writers) if one == writer]
             if len(ranks) > 1:
-                group = distributed.new_group(ranks, backend="gloo")
+                group = distributed.new_group(ranks, self._timeout, backend="gloo")
                 if self._workers.rank in ranks:
                     self._folder_mates, self._mate_count = group, len(ranks)
 

@@ -62,7 +62,7 @@ class Opening:
         source = newest(found, workers)
         if source is not None:
             self._load(found, source, model, training_step)
-        share_history(run, workers, source or 0, writes)
+        share_history(run, workers, source, writes)
         self.clock_leads = agree(
             Facts.collect(dump_config(self.config), self.corpus.identity, model.parameters()),
             workers,

@@ -20,6 +20,7 @@ class Recorder:
         self, run: RunFolder, config: Config, workers: Workers, writes: bool, step: int
     ) -> None:
         self.writes = writes
+        self._failure = ""  # Of the last checkpoint.
         self.display = Display(
             f"dragoman: {run.name}",
             run.log if writes else None,
@@ -87,10 +88,11 @@ class Recorder:
             self._metrics.flush()
             self._note_saved(self._checkpoints.save(checkpoint))
 
-    def finish_saving(self) -> None:
-        """Wait until the last checkpoint is on disk."""
+    def finish_saving(self) -> str:
+        """Wait until the last checkpoint is on disk; say why it is not, if so."""
         if self.writes:
             self._note_saved(self._checkpoints.finish())
+        return self._failure
 
     def close(self) -> None:
         """Finish all files and give the terminal back."""
@@ -101,12 +103,11 @@ class Recorder:
     def _note_saved(self, saved: Saved | None) -> None:
         if saved is None:
             return
+        self._failure = ""
         if saved.failure:
+            self._failure = f"checkpoint {saved.name} could not be written: {saved.failure}"
             self.event("checkpoint_failed", saved.step, reason=saved.failure)
-            self.say(
-                f"checkpoint {saved.name} could not be written: {saved.failure}; "
-                "training goes on, the older ones are kept"
-            )
+            self.say(f"{self._failure}; the older ones are kept")
             return
         self.event(
             "checkpoint",

@@ -58,10 +58,14 @@ def newest(found: Found | None, workers: Workers) -> int | None:
     return steps.index(max(steps)) if max(steps) >= 0 else None
 
 
-def share_history(run: RunFolder, workers: Workers, source: int, writes: bool) -> None:
-    """Bring the histories of all machines up to the source's."""
+def share_history(run: RunFolder, workers: Workers, source: int | None, writes: bool) -> None:
+    """Bring the histories of all machines up to the source's; if there is none, to the longest."""
     if workers.count == 1:
         return
+    if source is None:
+        size = run.metrics.stat().st_size if writes and run.metrics.exists() else -1
+        sizes = [size for (size,) in workers.gather([size])]
+        source = sizes.index(max(sizes))
     for path in (run.metrics, run.samples):
         mine = path.read_bytes() if (writes or workers.rank == source) and path.exists() else b""
         digests = workers.gather_json([writes, hashlib.sha256(mine).hexdigest()])

@@ -96,6 +96,7 @@ class PlainStep:
         self._model = model
         self._workers = workers
         scale = LossScale(config.training.precision, workers.device)
+        self._is_scaled = scale.is_dynamic
         self._optimizer = Optimizer(model, config.optimizer, scale)
         self._results: deque[StepResult] = deque()
         self.exchange: Exchange | None = None
@@ -109,7 +110,8 @@ class PlainStep:
         settings = self._config.distributed
         total = None
         if self._workers.count > 1:
-            total = BufferSum(self._workers, settings, self._workers.device)
+            device = self._workers.device
+            total = BufferSum(self._workers, settings, device, is_scaled=self._is_scaled)
         self._sync = GradientSync(self._model, self._workers, settings, total)
         if total and settings.compression != "powersgd":
             self.exchange = Exchange(total, settings.bucket_megabytes * 2**20)

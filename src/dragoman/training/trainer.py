@@ -44,12 +44,14 @@ class Trainer:
         self.evaluator = Evaluator(config, self.parts.corpus, workers, self._arithmetic)
         self.signals = StopSignals()
         self.queued: deque[QueuedStep] = deque()
-        self.saves_made = 0  # In this life: the one before may have left a request unanswered.
+        self.saves_made = 0  # Of those that the launcher asked for.
 
     def run(self) -> Stop:
         """Train until a reason to stop; everything is saved when this returns."""
         with self._signals_caught(), ExitStack() as at_end:
             life = self.supervision.begin_life(self.workers)
+            # The life before may have left a request unanswered.
+            self.saves_made = life.saves_answered if life else 0
             opening = Opening(self.config, self.folder, self.parts.corpus, self.workers, life)
             self.recorder = opening.open(self.model, self.step, at_end)
             self.progress = opening.progress
@@ -103,8 +105,10 @@ class Trainer:
             stop, saves_asked = self._hear(in_flight=0 if is_pause_due else self.step.lag)
             if stop is not Stop.NO or is_pause_due or saves_asked > self.saves_made:
                 stop = self._pause(stop, saves_asked)
-        self.recorder.finish_saving()
+        failure = self._finish_saving()
         self.watch.collect()
+        if failure:
+            raise SystemFault(f"{failure}; mend that, and the same command goes on")
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
         self._say_end(stop)
@@ -240,12 +244,20 @@ class Trainer:
         )
 
     def _answer_save(self, save_asked: int) -> None:
-        """Make sure the checkpoint that the launcher asked for is on every disk, and say so."""
-        self.recorder.finish_saving()
-        self.workers.gather([0.0])
+        """Tell the launcher that the checkpoint it asked for is on every disk, if it is."""
+        failure = self._finish_saving()
         self.saves_made = save_asked
-        if self.workers.is_first:
+        if failure:
+            # The launcher does not wait for ever; a try at every step would help nobody.
+            self.recorder.say(f"{failure}; the launcher, which asked for it, gets no answer")
+        elif self.workers.is_first:
             self.supervision.note_saved(save_asked)
+
+    def _finish_saving(self) -> str:
+        """Wait until the last checkpoint is on every disk; name those where it is not, and why."""
+        failures = self.workers.gather_json(self.recorder.finish_saving())
+        by_host = zip(self.workers.hosts, failures, strict=True)
+        return "; ".join(f"{host}: {failure}" for host, failure in by_host if failure)
 
     def _learning_rate(self, step: int) -> float:
         d_model = shape_of(self.config.model).d_model

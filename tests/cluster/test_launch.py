@@ -1,0 +1,20 @@
+"""How long the launcher waits before a machine may join."""
+
+import pytest
+
+from dragoman.cluster import launch
+from dragoman.cluster.launch import Host, Job, Launcher
+from dragoman.config import DistributedSettings
+
+
+def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = Launcher([Host("", 1)], Job([], ""), DistributedSettings())
+    monkeypatch.setattr(launcher, "_can_train", lambda: True)
+    monkeypatch.setattr(launch, "SECONDS_TO_SAVE", 0.0)
+    launcher._save_first()
+    assert "the steps since the last one will be made again" in capsys.readouterr().err
+    launcher.board.note_saved(2)
+    launcher._save_first()
+    assert not capsys.readouterr().err

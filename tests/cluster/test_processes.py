@@ -1,0 +1,54 @@
+"""How workers find each other before they are a group."""
+
+import socket
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from dragoman.cluster import processes
+from dragoman.cluster.board import ADDRESS_VARIABLE, STORE_VARIABLE
+from dragoman.cluster.processes import check_reachable, join_workers, refuse_namesakes
+from dragoman.config import DistributedSettings
+from dragoman.errors import UserError
+
+
+def test_a_single_worker_dies_with_its_parent_if_it_was_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(processes, "die_with_parent", lambda: calls.append("asked"))
+    join_workers(DistributedSettings())
+    assert not calls, "who is started by hand may outlive the shell"
+    monkeypatch.setenv(STORE_VARIABLE, "127.0.0.1:1")
+    join_workers(DistributedSettings())
+    assert calls == ["asked"]
+
+
+@pytest.mark.parametrize("came", ["", "door"])
+def test_a_machine_that_dies_before_it_knocks_is_named(
+    came: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    store: Any = HashStore()
+    for place, name in enumerate(("hostA", "hostB")):
+        store.set(f"machine/{place}", name)
+    knock = "dragoman.cluster.processes.socket.create_connection"
+    monkeypatch.setattr(knock, lambda *_, **__: socket.socket())
+    if came:
+        store.set("door/1", '["hostB", "127.0.0.1", 1]')
+    with pytest.raises(TimeoutError, match=r"^nothing was heard from hostB for 0 s \(distributed"):
+        check_reachable(0, store, timedelta(milliseconds=10))
+
+
+def test_machines_with_one_name_are_refused() -> None:
+    box, other = ["box", "boot 1", "10.0.0.1"], ["other", "boot 2", "10.0.0.2"]
+    refuse_namesakes([box, other, box, other])
+    both = r"the name box, those of worker 0 at 10.0.0.1 and of worker 2 at 10.0.0.3; give each a"
+    with pytest.raises(UserError, match=both):
+        refuse_namesakes([box, other, ["box", "boot 1", "10.0.0.3"]])
+    with pytest.raises(UserError, match="the name box, those of worker 0 and of worker 1; give"):
+        refuse_namesakes([["box", "boot 1", ""], ["box", "boot 2", ""]])
