@@ -71,6 +71,20 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     assert "going on" not in folder.log.read_text()
 
 
+def test_steps_between_meetings_say_when_each_of_them_ended(prepared: Path) -> None:
+    """Their results are read together, at the meeting."""
+    local = ["distributed.sync=local", "distributed.local_steps=12"]
+    run(prepared, "run", *local, "evaluation.every_steps=12", "checkpoints.every_steps=12")
+    log = (prepared / "run" / "metrics.jsonl").read_text().splitlines()
+    times = [json.loads(line)["time"] for line in log]
+    assert times == sorted(times), "a line that goes back looks like a clock that was set"
+    steps = metrics(prepared / "run", "train")
+    assert len(steps) == 24
+    for before, line in zip(steps, steps[1:], strict=False):
+        if line["step"] != 13:  # An evaluation lies before that one.
+            assert line["time"] - before["time"] == pytest.approx(line["seconds"], abs=1e-5)
+
+
 def test_tensorboard_reads_the_same_scalars(prepared: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
