@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_steps_between_meetings_say_when_each_of_them_ended(prepared: Path) -> N
     assert times == sorted(times), "a line that goes back looks like a clock that was set"
     steps = metrics(prepared / "run", "train")
     assert len(steps) == 24
-    for before, line in zip(steps, steps[1:], strict=False):
+    for before, line in pairwise(steps):
         if line["step"] != 13:  # An evaluation lies before that one.
             assert line["time"] - before["time"] == pytest.approx(line["seconds"], abs=1e-5)
 
