@@ -101,15 +101,16 @@ def _network_words(found: Network, times: StepTimes, unseen: Sequence[str]) -> s
             )
         words += "."
         if unseen:
-            words += f" What {' and '.join(unseen)} sent is not known."
+            few = " and ".join(unseen[:3]) + " …" * (len(unseen) > 3)
+            words += f" What {few} sent is not known."
     if found.verdict == "unclear":
         words += f" {_why_unclear(found, times)}"
     elif found.model_network_seconds is not None and found.agrees is not None:
-        foretold = in_time_range(*found.model_network_seconds)
+        waiting = in_time_range(*found.model_network_seconds)
         relation = "agrees" if found.agrees else "does not agree"
         words += (
-            f" Exchange and compute measured alone foretell {foretold} of waiting for the network: "
-            f"that {relation}."
+            f" An exchange measured alone foretells {waiting} of waiting. What was measured "
+            f"alone {relation} with the run."
         )
     return words
 

@@ -209,7 +209,8 @@ def correlation_picture(evidence: Evidence, findings: Findings) -> Picture | Non
         key="correlation",
         title="Step time against traffic",
         caption=f"Each dot is {windows.seconds:.0f} s in which the run did nothing but train. "
-        "A cloud that rises to the right would mean that traffic slows the steps.",
+        "A cloud that rises to the right would mean that traffic slows the steps; since every step "
+        "sends the same bytes, one that falls says nothing about the network.",
         panels=(Panel(draw),),
         x_label=f"sent by {found.host}, Mb/s",
         y_label="seconds per step",
