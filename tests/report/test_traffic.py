@@ -16,12 +16,13 @@ def _load(run: RunFolder) -> Evidence:
 
 @pytest.mark.parametrize("is_together", [True, False])
 def test_windows_of_local_steps_are_whole_rounds(tmp_path: Path, is_together: bool) -> None:
-    evidence = _load(local_run(tmp_path, is_together=is_together))
+    # Rounds of 10 s and of 14 s: 60 s hold five of them, or six, or a part.
+    evidence = _load(local_run(tmp_path, paces=(1.0, 1.0, 1.5), is_together=is_together))
     windows = training_windows(evidence, evidence.machines[0])
     assert windows is not None
-    np.testing.assert_allclose(windows.lengths, 50, atol=1e-5)
-    np.testing.assert_allclose(windows.bytes_per_step, 500_000)
-    np.testing.assert_allclose(windows.seconds_per_step, 1.25)
+    np.testing.assert_allclose(windows.steps, 40, atol=1e-3)
+    np.testing.assert_allclose(windows.bytes_per_step, 500_000, rtol=1e-6)
+    np.testing.assert_allclose(windows.seconds_per_step, (2 * 10 + 14) / 24, rtol=0.03)
     findings = analyse(evidence)
     assert findings.network is not None
     assert findings.network.traffic[0].bytes_per_step == pytest.approx(500_000)
