@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 START = 1_700_000_000.0
 PARAMETERS = 1_000_000
 
@@ -315,4 +317,50 @@ def grown_run(path: Path) -> RunFolder:
     run.calibrate(120, seconds_compute=0.4, seconds_all_reduce=0.1, bytes_per_step=4_000_000)
     for step in range(121, 161):
         run.train(step, seconds=0.5)
+    return run
+
+
+def local_run(
+    path: Path,
+    rounds: int = 60,
+    behind: float = 0.0,
+    paces: Sequence[float] = (1.0,),
+    *,
+    is_together: bool = False,
+) -> RunFolder:
+    """Two machines that meet for 2 s after every 8 steps of one second, and send 4 MB.
+
+    Worker 1 falls behind by so many seconds a step. The seconds of a step may change from round to
+    round. Older versions wrote the steps of a round down together.
+    """
+    run = RunFolder(path, hosts=("alpha", "beta"))
+    run.settings = f'{SETTINGS}\n[distributed]\nsync = "local"\nlocal_steps = 8\n'
+    run.begin()
+    run.link(goodput_bytes_per_second=2_000_000.0)
+    run.calibrate(seconds_compute=0.8, seconds_all_reduce=2.0, bytes_per_step=500_000)
+    counted = [(START, 0.0)]
+    for step in range(1, 8 * rounds + 1):
+        waits = 2 + 8 * behind if step % 8 == 0 else 0.0
+        pace = paces[(step - 1) // 8 % len(paces)]
+        run.train(
+            step,
+            pace + waits,
+            seconds_data=0.05,
+            seconds_compute=0.8,
+            seconds_exposed_communication=waits,
+            seconds_optimizer=0.1,
+            seconds_other=pace - 0.95,
+            slowest={"worker": 1, "seconds": 0.8 + behind},
+            fastest={"worker": 0, "seconds": 0.8},
+        )
+        if step % 8 == 0:
+            sent = counted[-1][1]
+            counted += [(run.clock - 2, sent), (run.clock, sent + 4e6)]
+            if is_together:
+                for line in run.lines[-8:]:
+                    line["time"] = run.clock
+    moments, counter = np.array(counted).T
+    for host in run.hosts:
+        for second in range(int(run.clock - START) + 1):
+            run.sample(host, START + second, int(np.interp(START + second, moments, counter)))
     return run

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from dragoman.report.answers.machines import step_time
-from dragoman.report.answers.network import step_time_vs_network
+from dragoman.report.answers.network import network_bottleneck
 from dragoman.report.bottleneck import judge_network, measure_steps, steady_steps
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import analyse
-from dragoman.report.traffic import measure_traffic, training_windows
-from report.run_folders import START, RunFolder, calm_run, grown_run, pair_run
+from report.run_folders import START, RunFolder, calm_run, grown_run, local_run, pair_run
 
 
 def _load(run: RunFolder) -> Evidence:
@@ -112,7 +111,7 @@ def test_the_network_by_hand(tmp_path: Path) -> None:
     assert found.theory_seconds == pytest.approx(0.5 + 2 * 0.001)
     # Calibrated compute 0.4 and 0.1 for data, optimizer and other; 2/3 of 0.4 could be hidden.
     assert found.model_infinite_seconds == pytest.approx(0.5)
-    assert found.model_seconds == pytest.approx((0.5 + 0.5 - 0.4 * 2 / 3, 1.0))
+    assert found.model_network_seconds == pytest.approx((0.5 - 0.4 * 2 / 3, 0.5))
     assert found.agrees is True
     assert [traffic.host for traffic in found.traffic] == ["alpha", "beta"]
     assert found.traffic[0].bytes_per_step == pytest.approx(4e6, rel=1e-3)
@@ -165,47 +164,196 @@ def test_waiting_for_a_slow_worker_is_not_the_network(tmp_path: Path) -> None:
     assert network.straggler is not None
     assert (network.straggler.worker, network.straggler.host) == (1, "beta")
     assert network.straggler.share_of_steps == 1.0
+    assert network.straggler.seconds_behind == pytest.approx(0.45)
 
 
-def test_windows_hold_nothing_but_training(tmp_path: Path) -> None:
-    run = pair_run(tmp_path, steps=200)
-    run.lines.pop()
-    run.evaluate(200, loss=2.0, bleu=10.0, seconds=50.0)
-    for step in range(201, 301):
-        run.train(step)
-    run.watch(4_000_000)
-    evidence = _load(run)
-    windows = training_windows(evidence, evidence.machines[0])
-    assert windows is not None
-    assert windows.seconds == 5.0
-    # 350 s in windows of 5 s, less those that touch the 50 s of evaluation.
-    assert len(windows) == 59
-    np.testing.assert_allclose(windows.seconds_per_step, 1.0)
-    assert measure_traffic(evidence)[0].peak_bytes_per_second == pytest.approx(4e6)
+def _compute(run: RunFolder, *seconds: float) -> None:
+    """Let the workers take turns with these seconds of compute."""
+    steps = [line for line in run.lines if line["kind"] == "train"]
+    for number, line in enumerate(steps):
+        own, other = (seconds[(number + worker) % len(seconds)] for worker in (0, 1))
+        line["seconds_compute"] = own
+        by_worker = sorted([(own, 0), (other, 1)])
+        line["fastest"], line["slowest"] = (
+            {"worker": worker, "seconds": taken} for taken, worker in by_worker
+        )
 
 
-def test_correlation_with_traffic(tmp_path: Path) -> None:
-    """Steps that are slower while more flows: the two rise and fall together."""
-    run = RunFolder(tmp_path, hosts=("alpha", "beta"))
-    run.begin()
-    generator = np.random.default_rng(1)
-    sent, step = 0.0, 0
-    for _ in range(60):
-        load = float(generator.random())
-        for _ in range(10):
-            step += 1
-            run.train(step, seconds=0.5 + load / 2)
-        while run.monitor.get("alpha", [{"time": START}])[-1]["time"] < run.clock:
-            second = len(run.monitor.get("alpha", []))
-            run.sample("alpha", START + second, int(sent))
-            sent += 1e6 * (1 + load)
+def test_a_slow_worker_0_is_named_though_it_never_waits(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, exposed=0.05)
+    for line in run.lines:
+        if line["kind"] == "train":
+            line["slowest"] = {"worker": 0, "seconds": line["seconds_compute"]}
+            line["fastest"] = {"worker": 1, "seconds": line["seconds_compute"] - 0.3}
     evidence = _load(run)
     findings = analyse(evidence)
-    assert findings.correlation is not None
-    correlation = findings.correlation.correlation
-    assert correlation is not None
-    assert correlation.value > 0.8
-    assert correlation.low > 0.5
-    answer = step_time_vs_network(evidence, findings)
-    assert answer.verdict == correlation.value
-    assert "steps are slower when more flows" in answer.answer
+    assert findings.network is not None
+    assert findings.network.straggler is not None
+    assert findings.network.straggler.seconds == 0
+    assert findings.network.straggler.seconds_behind == pytest.approx(0.3)
+    assert findings.network.longest_wait_seconds == pytest.approx(0.05 + 0.3)
+    for answer in (network_bottleneck(evidence, findings), step_time(evidence, findings)):
+        assert "Worker 0 on alpha is the slowest in 100% of steps" in answer.next_step
+        assert "0.300 s (30% of a step) longer" in answer.next_step
+
+
+def test_workers_that_are_slower_by_turns_are_not_named(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, exposed=0.1, all_reduce=0.1)
+    _compute(run, 0.6, 0.7)
+    evidence = _load(run)
+    findings = analyse(evidence)
+    assert findings.network is not None
+    assert findings.network.straggler is not None
+    # Worker 0 waits a tenth of a second in every other step; nobody is behind for good.
+    assert findings.network.straggler.seconds == pytest.approx(0.05, rel=0.02)
+    assert findings.network.straggler.seconds_behind == pytest.approx(0, abs=0.002)
+    assert "slowest in" not in network_bottleneck(evidence, findings).next_step
+
+
+def test_a_wait_that_piles_up_between_meetings_is_not_the_network(tmp_path: Path) -> None:
+    network = analyse(_load(local_run(tmp_path, behind=0.5))).network
+    assert network is not None
+    # 2 s of exchange and 8 x 0.5 s of waiting for worker 1 in every 8 steps; the first round
+    # counts from its fourth step.
+    assert network.straggler is not None
+    assert network.straggler.seconds == pytest.approx((59 * 4 + 5 * 0.5) / 477)
+    assert network.network_seconds == pytest.approx(2 / 8, rel=0.02)
+
+
+def test_what_a_worker_loses_and_gains_between_meetings_cancels(tmp_path: Path) -> None:
+    run = local_run(tmp_path)
+    _compute(run, 0.6, 0.8)
+    network = analyse(_load(run)).network
+    assert network is not None
+    assert network.straggler is not None
+    assert network.straggler.seconds == pytest.approx(0, abs=0.002)
+    assert network.network_seconds == pytest.approx(2 / 8, rel=0.02)
+
+
+def test_meetings_are_no_uneven_steps(tmp_path: Path) -> None:
+    evidence = _load(local_run(tmp_path))
+    findings = analyse(evidence)
+    times = findings.times
+    assert times is not None
+    # Seven steps of one second and one of three.
+    assert (times.percentile_5, times.median, times.percentile_95) == pytest.approx([1.25] * 3)
+    answer = step_time(evidence, findings)
+    assert "of rounds of 8 steps: median 1.25 s" in answer.answer
+    assert "twice" not in answer.next_step
+
+
+@pytest.mark.parametrize(
+    ("exposed", "all_reduce", "agrees"),
+    [
+        (0.5, 0.5, True),
+        (0.05, 1.0, False),  # At most 2/3 of 0.76 s can be hidden.
+        (0.3, 0.1, False),
+        (0.015, 0.001, True),  # Too little of a step to matter.
+    ],
+)
+def test_the_wait_itself_has_to_agree_with_the_model(
+    tmp_path: Path, exposed: float, all_reduce: float, agrees: bool
+) -> None:
+    run = pair_run(tmp_path, exposed=exposed, all_reduce=all_reduce)
+    run.watch(4_000_000)
+    evidence = _load(run)
+    findings = analyse(evidence)
+    assert findings.network is not None
+    assert findings.network.agrees is agrees
+    answer = network_bottleneck(evidence, findings)
+    if answer.verdict != "unclear":
+        assert answer.confidence == ("high" if agrees else "medium")
+        assert ("does not agree" in answer.answer) is not agrees
+
+
+def test_with_local_steps_nothing_is_foretold_to_be_hidden(tmp_path: Path) -> None:
+    network = analyse(_load(local_run(tmp_path))).network
+    assert network is not None
+    assert network.model_network_seconds == pytest.approx((2 / 8, 2 / 8))
+
+
+def test_compute_that_differs_from_the_calibration_does_not_agree(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    next(line for line in run.lines if line["kind"] == "calibration")["seconds_compute"] = 0.1
+    network = analyse(_load(run)).network
+    assert network is not None
+    assert network.agrees is False
+
+
+def test_confidence_needs_the_traffic_of_every_machine(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    run.watch(4_000_000)
+    del run.monitor["alpha"]
+    evidence = _load(run)
+    answer = network_bottleneck(evidence, analyse(evidence))
+    assert answer.confidence == "medium"
+    assert "What alpha sent is not known" in answer.answer
+
+
+def test_three_steps_on_one_machine(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 4):
+        run.train(step)
+    evidence = _load(run)
+    findings = analyse(evidence)
+    assert network_bottleneck(evidence, findings).verdict == "single machine"
+    answer = step_time(evidence, findings)
+    assert "median" not in answer.answer
+    assert "Only 3 steps count" in answer.answer
+    assert (answer.confidence, answer.note) == ("low", "")
+    assert answer.next_step == "Let the run make more steps."
+
+
+def test_three_steps_on_two_machines(tmp_path: Path) -> None:
+    evidence = _load(pair_run(tmp_path, steps=3))
+    answer = network_bottleneck(evidence, analyse(evidence))
+    assert answer.verdict == "unclear"
+    assert "too few steps" in answer.answer
+    assert answer.next_step == "Let the run make more steps."
+
+
+def test_workers_of_one_machine_that_wait_for_each_other(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, exposed=0.7)
+    for line in run.lines:
+        if "hosts" in line:
+            line["hosts"] = ["alpha", "alpha"]
+    evidence = _load(run)
+    findings = analyse(evidence)
+    answer = network_bottleneck(evidence, findings)
+    assert (answer.verdict, answer.tone) == ("single machine", "caution")
+    assert "0.700 s of each step of 1.00 s (70%) is waiting for each other" in answer.answer
+    assert "fewer workers" in answer.next_step
+    assert "see the network's answer" in step_time(evidence, findings).next_step
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ([1.0] * 20, "Compute is the largest part"),
+        ([1.0] * 18 + [3.0] * 2, "Some steps take more than twice the median"),
+        ([1.0] * 2 + [3.0] * 18, "Half of the steps take more than twice as long as the fastest"),
+    ],
+)
+def test_uneven_steps(tmp_path: Path, seconds: list[float], words: str) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 201):
+        run.train(step, seconds=seconds[step % 20])
+    evidence = _load(run)
+    answer = step_time(evidence, analyse(evidence))
+    assert words in answer.next_step
+    assert answer.tone == ("plain" if "Compute" in words else "caution")
+
+
+@pytest.mark.parametrize(("data", "is_warned"), [(0.05, False), (0.15, True), (0.4, True)])
+def test_waiting_for_data_is_told_though_compute_is_larger(
+    tmp_path: Path, data: float, is_warned: bool
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 201):
+        run.train(step, seconds_data=data, seconds_compute=0.85 - data)
+    evidence = _load(run)
+    answer = step_time(evidence, analyse(evidence))
+    assert ("waits for batches" in answer.next_step) == is_warned

@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.history import History, read_history
-from report.run_folders import START, RunFolder, calm_run
+from report.run_folders import START, RunFolder, calm_run, local_run
 
 
 def _read(run: RunFolder) -> tuple[History, list[str]]:
@@ -190,3 +190,28 @@ def test_machines_that_were_lost_are_named(tmp_path: Path) -> None:
     run = calm_run(tmp_path)
     run.line("lost", 40, host="beta", reason="no answer for 60 s", workers=1)
     assert "beta was lost at step 40: no answer for 60 s" in load_evidence(run.write(), 0).missing
+
+
+def test_steps_written_down_together_ended_one_after_the_other(tmp_path: Path) -> None:
+    together, _ = _read(local_run(tmp_path / "together", is_together=True))
+    apart, _ = _read(local_run(tmp_path / "apart"))
+    np.testing.assert_allclose(together.train.time, apart.train.time, atol=1e-5)
+    assert together.train.time[0] == START + 1
+    assert together.gaps == ()
+
+
+@pytest.mark.parametrize(("gap", "steps", "is_named"), [(40, 90, 1), (40, 900, 0), (20, 30, 0)])
+def test_a_gap_counts_in_a_short_run_that_would_not_in_a_long_one(
+    tmp_path: Path, gap: float, steps: int, is_named: int
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, steps + 1):
+        if step == 20:
+            run.clock += gap
+        run.train(step)
+    history, missing = _read(run)
+    assert len(history.gaps) == is_named
+    assert sum("nothing in the log explains" in notice for notice in missing) == is_named
+    if is_named:
+        assert history.gaps[0] == pytest.approx((START + 19, START + 19 + gap))

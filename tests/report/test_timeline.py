@@ -1,10 +1,14 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dragoman.report.answers.sizes import duration
+from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.history import read_history
-from dragoman.report.timeline import split_duration
-from report.run_folders import RunFolder
+from dragoman.report.findings import analyse
+from dragoman.report.timeline import sample_causes, split_duration
+from report.run_folders import START, RunFolder, local_run
 
 
 def test_every_second_is_accounted_for(tmp_path: Path) -> None:
@@ -39,3 +43,73 @@ def test_every_second_is_accounted_for(tmp_path: Path) -> None:
     assert found.paused == pytest.approx(1000)
     assert found.parts["waiting"] == pytest.approx(7 + 1000 + 4 + 0.5)
     assert sum(found.parts.values()) == pytest.approx(found.wall)
+
+
+def test_a_life_begins_with_its_first_step_not_with_its_first_meeting(tmp_path: Path) -> None:
+    run = local_run(tmp_path, rounds=2, is_together=True)
+    run.clock += 30
+    run.begin("restart", 8, reason="a worker died")
+    run.clock += 20
+    for step in range(9, 17):
+        run.train(step, repeated=True)
+    for line in run.lines[-8:]:
+        line["time"] = run.clock
+    found = split_duration(read_history(run.write() / "metrics.jsonl", []))
+    assert found.parts["training"] == pytest.approx(10 + 8)
+    assert found.lost_steps == pytest.approx(10)
+    assert found.parts["restarts"] == pytest.approx(10 + 30 + 20)
+    assert found.parts["waiting"] == pytest.approx(0, abs=1e-5)
+    assert found.overcounted == pytest.approx(0, abs=1e-5)
+    assert sum(found.parts.values()) == pytest.approx(found.wall)
+
+
+def test_more_seconds_than_passed_are_told(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 101):
+        run.train(step)
+        run.lines[-1]["seconds"] = 1.2
+    evidence = load_evidence(run.write(), START)
+    findings = analyse(evidence)
+    assert findings.duration.overcounted == pytest.approx(20)
+    answer = duration(evidence, findings)
+    assert "20.0 s more than passed" in answer.answer
+    assert answer.confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("gap", "confidence", "advice"),
+    [
+        (0, "high", "the run spent its time training"),
+        (200, "medium", "nothing in the log explains"),
+    ],
+)
+def test_an_unexplained_gap_is_named_and_doubted(
+    tmp_path: Path, gap: float, confidence: str, advice: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 301):
+        run.clock += gap if step == 150 else 0
+        run.train(step)
+    evidence = load_evidence(run.write(), START)
+    answer = duration(evidence, analyse(evidence))
+    assert answer.evidence["of_waiting"]["unexplained"] == pytest.approx(gap)
+    assert answer.confidence == confidence
+    assert advice in answer.next_step
+
+
+def test_samples_belong_to_what_they_lie_in_or_near(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 11):
+        run.train(step)
+    run.evaluate(10, loss=2.0, bleu=1.0, seconds=5.0)
+    run.train(11)
+    evidence = load_evidence(run.write(), START)
+    seconds = np.arange(0.0, 17.0)
+    inside = sample_causes(evidence, START + seconds)["evaluation"]
+    # A sample looks back: the one of second 10 tells about training.
+    assert seconds[inside].tolist() == [11, 12, 13, 14, 15]
+    near = sample_causes(evidence, START + seconds, slack=1.5)["evaluation"]
+    assert seconds[near].tolist() == [9, 10, 11, 12, 13, 14, 15, 16]

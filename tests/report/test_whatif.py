@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.errors import UserError
-from dragoman.report.calibrate import load_calibration
+from dragoman.report.calibrate import describe_fit, load_calibration
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.whatif import (
@@ -24,7 +24,7 @@ from dragoman.report.whatif_command import (
     text_table,
     whatif_command,
 )
-from report.run_folders import PARAMETERS, START, calm_run, grown_run, pair_run
+from report.run_folders import PARAMETERS, START, RunFolder, calm_run, grown_run, pair_run
 from support import refusal
 
 BASE = 4 * 60_880_896
@@ -161,7 +161,28 @@ def test_the_usual_questions_reach_a_thousand_workers() -> None:
     assert steps["infinite network"] < steps["network of 10 Gb/s"] < steps["network of 1 Gb/s"]
     text = text_table(prediction_cells(rows, 50_000))
     assert "1,024 workers" in text
+    # Four times the batch makes 12,500 steps of as many tokens.
+    assert "tokens of 50,000 steps" in text
     assert len({len(line) for line in text.splitlines()}) == 1
+
+
+def test_what_was_measured_alone_tests_the_model(tmp_path: Path) -> None:
+    def fit(run: RunFolder) -> str:
+        findings = analyse(load_evidence(run.write(), START))
+        assert findings.latest_times is not None
+        assert findings.network is not None
+        return describe_fit(findings.latest_times, findings.network, findings.latest_times.mean)
+
+    alone = fit(calm_run(tmp_path / "alone"))
+    assert "foretold 1.00 s without waiting for the network; 1.00 s were measured" in alone
+    assert alone.endswith("that agrees.")
+    pair = fit(pair_run(tmp_path / "pair", exposed=0.05, all_reduce=1.0))
+    # 2/3 of 0.76 s can be hidden.
+    assert "foretold 0.493 s to 1.00 s of waiting; 50.0 ms were measured" in pair
+    assert pair.endswith("that does not agree.")
+    untested = calm_run(tmp_path / "untested")
+    untested.lines = [line for line in untested.lines if line["kind"] != "calibration"]
+    assert "Nothing was measured apart from the steps" in fit(untested)
 
 
 def test_calibration_of_a_run(tmp_path: Path) -> None:

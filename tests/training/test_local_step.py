@@ -47,7 +47,9 @@ def test_a_meeting_begins_when_the_device_is_done_and_counts_for_its_step(
     own = StepOfDevice(config, parts.model, ALONE)
     own.calls = []
     monkeypatch.setattr(local_step, "wait_for", lambda device: own.calls.append("wait"))
+    monkeypatch.setattr(own, "lag", 2)
     step = LocalStep(own, parts.model, ALONE, config.distributed)
+    assert step.lag == 0, "the meeting waits for the device: no step is on its way after it"
     step.begin(5, [0])
     batches = list(islice(parts.stream.steps(Position(), 0, 1), 3))
     for number, batch in enumerate(batches, start=1):

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
-from dragoman.runs.checkpoint import read_index
+from dragoman.runs.checkpoint import CheckpointWriter, read_index
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
 from dragoman.training.start import train
@@ -69,6 +70,26 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     corpus = load_config(prepared / "config.toml").corpus.folder
     assert provenance["corpus"]["folder"] == str(Path(corpus).resolve())
     assert "going on" not in folder.log.read_text()
+
+
+def test_steps_between_meetings_say_when_each_of_them_ended(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their results are read together, at the meeting."""
+    monkeypatch.setattr(CheckpointWriter, "done", CheckpointWriter.finish)  # However long it takes.
+    local = ["distributed.sync=local", "distributed.local_steps=12"]
+    run(prepared, "run", *local, "evaluation.every_steps=12", "checkpoints.every_steps=12")
+    log = (prepared / "run" / "metrics.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in log]
+    times = [line["time"] for line in lines]
+    assert times == sorted(times), "a line that goes back looks like a clock that was set"
+    kinds = [(line["kind"], line["step"]) for line in lines]
+    assert kinds.index(("checkpoint", 12)) < kinds.index(("eval", 24)), "noted as soon as it can be"
+    steps = metrics(prepared / "run", "train")
+    assert len(steps) == 24
+    for before, line in pairwise(steps):
+        if line["step"] != 13:  # An evaluation lies before that one.
+            assert line["time"] - before["time"] == pytest.approx(line["seconds"], abs=1e-5)
 
 
 def test_tensorboard_reads_the_same_scalars(prepared: Path) -> None:

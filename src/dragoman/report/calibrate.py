@@ -4,26 +4,25 @@ import math
 import time
 from pathlib import Path
 
-import numpy as np
-
 from dragoman.errors import UserError
 from dragoman.report.bottleneck import (
     Network,
     StepTimes,
     judge_network,
     measure_steps,
+    micro_batches_of,
     steady_steps,
 )
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.series import mean_of_known
 from dragoman.report.whatif import BACKWARD_SHARE, COMPRESSED, Calibration
-from dragoman.report.wording import in_time
+from dragoman.report.wording import in_time, in_time_range
 
 
 def load_calibration(run: Path) -> Calibration:
     """Read what a prediction starts from."""
     evidence = load_evidence(run, time.time())
-    times = measure_steps(evidence.history.latest_steps)
+    times = measure_steps(evidence.history.latest_steps, evidence.local_steps)
     found = calibrate(evidence, times, judge_network(evidence, times)) if times else None
     return demand_calibration(run, found)
 
@@ -51,7 +50,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
     overhead = max(0.0, exchange - (network.theory_seconds or 0.0)) / COMPRESSED[compression]
     if compression == "powersgd":
         overhead = 0.0  # Its exchange is never measured alone.
-    micro_batches = _micro_batches(evidence, float(np.nanmedian(steady.slots)))
+    micro_batches = micro_batches_of(evidence, steady)
     could_hide = min(exchange, BACKWARD_SHARE * compute / micro_batches)
     return Calibration(
         machines=max(1, network.machines),
@@ -83,27 +82,23 @@ def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -
         f"run's steps of {in_time(times.mean)}; the first line, the run itself, is {error:+.1f}% "
         "off."
     )
-    if network.model_seconds is None:
+    if network.model_infinite_seconds is None:
         return (
             f"{words} Nothing was measured apart from the steps that could test it: trust the "
             "differences between lines more than their digits."
         )
-    least, most = map(in_time, network.model_seconds)
-    relation = "agrees" if network.agrees else "does not agree"
-    return (
-        f"{words} Compute and exchange measured alone, before the first step, foretold {least} "
-        f"(all hidden that can be) to {most} (nothing hidden); {in_time(times.mean)} were "
-        f"measured, which {relation}."
+    words += (
+        " Compute measured alone, before the first step, foretold "
+        f"{in_time(network.model_infinite_seconds)} without waiting for the network; "
+        f"{in_time(network.infinite_network_seconds)} were measured"
     )
-
-
-def _micro_batches(evidence: Evidence, slots: float) -> int:
-    """How often a worker computes before gradients are exchanged."""
-    rows_at_once = evidence.life.rows_per_device if evidence.life else 0
-    row_tokens = evidence.setting("batches", "row_tokens")
-    if not rows_at_once or not isinstance(row_tokens, int) or not math.isfinite(slots):
-        return 1
-    return max(1, math.ceil(slots / row_tokens / evidence.workers / rows_at_once))
+    if network.model_network_seconds is not None:
+        waiting = in_time_range(*network.model_network_seconds)
+        words += (
+            f". The exchange measured alone foretold {waiting} of waiting; "
+            f"{in_time(network.network_seconds)} were measured"
+        )
+    return f"{words}: that {'agrees' if network.agrees else 'does not agree'}."
 
 
 def _known(value: float) -> float:

@@ -44,7 +44,7 @@ def analyse(evidence: Evidence) -> Findings:
     """Make every analysis."""
     train = evidence.history.train
     law = law_of(evidence.settings)
-    latest = measure_steps(evidence.history.latest_steps)
+    latest = measure_steps(evidence.history.latest_steps, evidence.local_steps)
     network = judge_network(evidence, latest) if latest else None
     calibration = calibrate(evidence, latest, network) if latest and network else None
     questions = usual_questions(calibration) if calibration else []
@@ -53,7 +53,7 @@ def analyse(evidence: Evidence) -> Findings:
         learning=judge_learning(evidence.history.evaluations, train, law),
         law=law,
         gpus=judge_gpus(evidence),
-        times=measure_steps(train),
+        times=measure_steps(train, evidence.local_steps),
         latest_times=latest,
         network=network,
         correlation=correlate_with_steps(evidence) if len(evidence.hosts) > 1 else None,

@@ -1,6 +1,6 @@
 """How busy the GPUs were, when they were not, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.machines import Gpu, Machine
 from dragoman.report.series import NAN, Bools, Floats, mean_of_known
 from dragoman.report.thresholds import GPU_DIP, GPU_FULL, GPU_PARTIAL
-from dragoman.report.timeline import sample_causes
+from dragoman.report.timeline import SLACK, sample_causes
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Dips:
     cause: str
     count: int
     seconds: float
-    mean_utilization: float  # Of all samples with that cause.
+    idle_seconds: float  # Of all samples with that cause: the part in which nothing ran.
+    mean_utilization: float  # Of the samples while that lasted, NaN if there is none.
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class GpuJudgement:
 
     verdict: Literal["full", "partial", "low", "none"]
     gpus: tuple[GpuUse, ...]
+    expected: int  # Those measured, and one for each worker of a machine without a sample.
     unused: int  # GPUs of the machines that no worker used.
     mean: float
     dips: tuple[Dips, ...]
@@ -63,18 +65,19 @@ def judge_gpus(evidence: Evidence) -> GpuJudgement:
             continue
         time = machine.time[during]
         cpu.append(mean_of_known(machine.cpu_percent[during]))
-        causes = sample_causes(evidence, time)
+        inside, near = sample_causes(evidence, time), sample_causes(evidence, time, SLACK)
         used = _used_gpus(evidence, machine, during)
         unused += len(machine.gpus) - len(used)
         for gpu in used:
             samples = gpu.utilization[during].astype(np.float64)
             uses.append(_describe(machine.host, gpu, samples[np.isfinite(samples)]))
-            for dip in _find_dips(time, samples, causes):
+            for dip in _find_dips(time, samples, inside, near):
                 dips.setdefault(dip.cause, []).append(dip)
     mean = float(np.mean([use.mean for use in uses])) if uses else NAN
     return GpuJudgement(
         verdict=_verdict(mean),
         gpus=tuple(uses),
+        expected=len(uses) + _workers_elsewhere(evidence, {use.host for use in uses}),
         unused=unused,
         mean=mean,
         dips=tuple(_merge(cause, parts, len(uses)) for cause, parts in dips.items()),
@@ -116,18 +119,31 @@ def _describe(host: str, gpu: Gpu, samples: Floats) -> GpuUse:
     return GpuUse(host, gpu.index, gpu.name, mean, median, low, high, share_full)
 
 
-def _find_dips(time: Floats, samples: Floats, causes: dict[str, Bools]) -> list[Dips]:
+def _workers_elsewhere(evidence: Evidence, hosts: Collection[str]) -> int:
+    """Workers on GPUs of other machines than these."""
+    if evidence.life is None or evidence.life.device != "cuda":
+        return 0
+    return sum(host not in hosts for host in evidence.life.hosts)
+
+
+def _find_dips(
+    time: Floats, samples: Floats, inside: dict[str, Bools], near: dict[str, Bools]
+) -> list[Dips]:
+    """Idle time by cause; a low sample near an event belongs to it, a high one to training."""
     known = np.isfinite(samples)
     time, samples = time[known], samples[known]
     seconds = np.diff(time, append=time[-1:] + 1).clip(0, 5)
+    low = samples < GPU_DIP.value
     found = []
-    for cause, mask in causes.items():
-        of_cause = mask[known]
+    for cause, mask in inside.items():
+        strictly = mask[known]
+        of_cause = np.where(low & inside["training"][known], near[cause][known], strictly)
         if of_cause.any():
-            low = of_cause & (samples < GPU_DIP.value)
-            count = int((low & ~np.concatenate(([False], low[:-1]))).sum())
-            mean = float(samples[of_cause].mean())
-            found.append(Dips(cause, count, float(seconds[low].sum()), mean))
+            dips = of_cause & low
+            count = int((dips & ~np.concatenate(([False], dips[:-1]))).sum())
+            idle = float((seconds * (100 - samples) / 100)[of_cause].sum())
+            mean = mean_of_known(samples[strictly])
+            found.append(Dips(cause, count, float(seconds[dips].sum()), idle, mean))
     return found
 
 
@@ -137,7 +153,8 @@ def _merge(cause: str, parts: Sequence[Dips], gpus: int) -> Dips:
         cause,
         round(sum(part.count for part in parts) / gpus),
         sum(part.seconds for part in parts) / gpus,
-        float(np.mean([part.mean_utilization for part in parts])),
+        sum(part.idle_seconds for part in parts) / gpus,
+        mean_of_known(np.array([part.mean_utilization for part in parts])),
     )
 
 

@@ -72,6 +72,11 @@ GPU_DIP = Threshold(
     "per cent busy",
     "A second in which a GPU waits longer than it works is a dip worth a cause.",
 )
+LITTLE_ARITHMETIC = Threshold(
+    0.1,
+    "of the devices' peak",
+    "A GPU that is always busy yet does less mostly waits for memory, small kernels or others.",
+)
 NETWORK_IS_BOTTLENECK = Threshold(
     0.25,
     "of step time",
@@ -84,7 +89,7 @@ NETWORK_IS_NOT_BOTTLENECK = Threshold(
 )
 MODEL_AGREEMENT = Threshold(
     0.25,
-    "of step time",
+    "of what was foretold",
     "Calibration and run differ by clocks and load; beyond a quarter something else is going on.",
 )
 EXPLAINED_WAIT = Threshold(
@@ -96,6 +101,11 @@ STRAGGLER_WORTH_NAMING = Threshold(
     0.02,
     "of step time",
     "Waiting less than a fiftieth of a step is not worth looking at a machine.",
+)
+WAITING_FOR_DATA = Threshold(
+    0.1,
+    "of step time",
+    "Batches are made ahead while a step computes: a healthy run waits for next to none.",
 )
 TRAFFIC_AGREEMENT = Threshold(
     0.10,
@@ -119,8 +129,8 @@ STEPS_FOR_CONFIDENCE = Threshold(
 )
 UNEVEN_STEPS = Threshold(
     2.0,
-    "times the median, by the 95th percentile",
-    "A healthy step varies by some per cent; a twentieth of them at double is someone else's load.",
+    "times, from the 5th percentile to the median, or from it to the 95th",
+    "A healthy step varies by some per cent; a twentieth at double or half is someone else's load.",
 )
 SAME_SPEED = Threshold(
     0.02,
@@ -161,6 +171,16 @@ UNEXPLAINED_GAP = Threshold(
     300.0,
     "seconds",
     "Longer than anything a healthy run does without writing a line about it.",
+)
+UNEXPLAINED_SHARE = Threshold(
+    0.1,
+    "of the wall time",
+    "In a short run less is much already: a tenth of it changes what the answers say.",
+)
+SHORTEST_GAP = Threshold(
+    30.0,
+    "seconds",
+    "Flushing to a slow disk or compiling anew takes seconds, and no line tells of it.",
 )
 CLOCK_STEP_BACK = Threshold(
     1.0,

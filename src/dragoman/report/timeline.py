@@ -9,7 +9,7 @@ from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.history import History
 from dragoman.report.series import Bools, Floats
 
-_SLACK = 1.5  # Seconds around an event: samples are a second apart and look back one.
+SLACK = 1.5  # Seconds around an event: samples are a second apart and look back one.
 
 Interval = tuple[float, float]
 
@@ -20,9 +20,11 @@ class Duration:
 
     wall: float
     parts: dict[str, float]  # They add up to the whole.
-    lost_steps: float  # The part of restarts that was steps and evaluations made in vain.
+    lost_steps: float  # The part of restarts that was steps, evaluations and saves made in vain.
     set_up: float  # The part of waiting between a start or resume and its first step.
     paused: float  # The part of waiting between an end and the resume after it.
+    unexplained: float  # The part of waiting in long silences that nothing explains.
+    overcounted: float  # Seconds that the lines account for beyond those that passed.
 
 
 def split_duration(history: History) -> Duration:
@@ -47,8 +49,10 @@ def split_duration(history: History) -> Duration:
         "restarts": lost_steps + recovery,
     }
     # Set-up, pauses, and what nothing explains.
-    parts["waiting"] = max(0.0, wall - sum(parts.values()))
-    return Duration(wall, parts, lost_steps, set_up, paused)
+    rest = wall - sum(parts.values())
+    parts["waiting"] = max(0.0, rest)
+    unexplained = sum(end - begin for begin, end in history.gaps)
+    return Duration(wall, parts, lost_steps, set_up, paused, unexplained, max(0.0, -rest))
 
 
 def _first_steps(history: History) -> list[float]:
@@ -99,26 +103,28 @@ def restart_intervals(history: History) -> list[Interval]:
     ]
 
 
-def sample_causes(evidence: Evidence, time: Floats) -> dict[str, Bools]:
-    """Which samples fall into an evaluation, a checkpoint or a restart; the first one counts."""
+def sample_causes(evidence: Evidence, time: Floats, slack: float = 0.0) -> dict[str, Bools]:
+    """Which samples fall into something else than training, or near it; the first one counts."""
     free = np.ones(len(time), dtype=bool)
     causes = {}
     for cause, intervals in (
         ("restart", restart_intervals(evidence.history)),
         ("evaluation", evaluation_intervals(evidence.history)),
         ("checkpoint", checkpoint_intervals(evidence.history)),
+        ("gap", evidence.history.gaps),
     ):
-        causes[cause] = free & _inside(time, intervals)
+        causes[cause] = free & _inside(time, intervals, slack)
         free &= ~causes[cause]
     causes["training"] = free
     return causes
 
 
-def _inside(time: Floats, intervals: Sequence[Interval]) -> Bools:
+def _inside(time: Floats, intervals: Sequence[Interval], slack: float) -> Bools:
     depth = np.zeros(len(time) + 1, dtype=np.int64)
     if intervals:
         begins, ends = np.array(intervals).T
-        np.add.at(depth, np.searchsorted(time, begins - _SLACK), 1)
-        np.add.at(depth, np.searchsorted(time, ends + _SLACK), -1)
+        # A sample looks back: one taken when something begins says nothing about it.
+        np.add.at(depth, np.searchsorted(time, begins - slack, "right"), 1)
+        np.add.at(depth, np.searchsorted(time, ends + slack, "right"), -1)
     inside: Bools = np.cumsum(depth[:-1]) > 0
     return inside

@@ -9,7 +9,7 @@ from dragoman.report.evidence.machines import Machine
 from dragoman.report.evidence.records import TrainSteps
 from dragoman.report.intervals import Correlation, correlate
 from dragoman.report.series import NAN, Floats
-from dragoman.report.thresholds import WINDOW_TRAINING_SHARE, WINDOWS_NEEDED
+from dragoman.report.thresholds import TRAFFIC_AGREEMENT, WINDOW_TRAINING_SHARE, WINDOWS_NEEDED
 
 _SHORTEST_WINDOW, _LONGEST_WINDOW = 5.0, 60.0  # Seconds.
 _STEPS_PER_WINDOW = 5
@@ -18,15 +18,36 @@ _WINDOWS_WANTED = 200
 
 @dataclass(frozen=True)
 class Windows:
-    """Stretches of equal length in which the run did nothing but train."""
+    """Stretches of about equal length in which the run did nothing but train."""
 
-    seconds: float
     start: Floats
-    seconds_per_step: Floats
-    bytes_per_second: Floats
+    lengths: Floats  # Seconds.
+    training_seconds: Floats
+    steps: Floats
+    sent_bytes: Floats
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def seconds(self) -> float:
+        """The mean length of a window."""
+        return float(self.lengths.mean())
+
+    @property
+    def seconds_per_step(self) -> Floats:
+        """Mean step time in each window."""
+        return self.training_seconds / self.steps
+
+    @property
+    def bytes_per_step(self) -> Floats:
+        """What was sent for each step, and by others meanwhile."""
+        return self.sent_bytes / self.steps
+
+    @property
+    def bytes_per_second(self) -> Floats:
+        """Mean rate in each window."""
+        return self.sent_bytes / self.lengths
 
 
 @dataclass(frozen=True)
@@ -49,6 +70,8 @@ class TrafficCorrelation:
     host: str
     windows: Windows
     correlation: Correlation | None
+    # With the bytes a second beyond those of the run's own steps; None if hardly any are.
+    with_other_traffic: Correlation | None
 
 
 def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
@@ -62,13 +85,12 @@ def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
         capacity, source = _capacity(evidence, machine)
         during = (machine.time >= train.time[0]) & (machine.time <= train.time[-1])
         rates = rates_of(machine.time, machine.sent_bytes)[during]
-        steps_per_second = (1 / windows.seconds_per_step).sum()
         found.append(
             Traffic(
                 host=machine.host,
                 interface=machine.interface,
-                bytes_per_step=float(windows.bytes_per_second.sum() / steps_per_second),
-                bytes_per_second=float(windows.bytes_per_second.mean()),
+                bytes_per_step=float(windows.sent_bytes.sum() / windows.steps.sum()),
+                bytes_per_second=float(windows.sent_bytes.sum() / windows.lengths.sum()),
                 peak_bytes_per_second=float(np.nanmax(rates, initial=0.0)),
                 capacity=capacity,
                 capacity_source=source,
@@ -82,12 +104,25 @@ def correlate_with_steps(evidence: Evidence) -> TrafficCorrelation | None:
     for machine in evidence.machines:
         windows = training_windows(evidence, machine)
         if windows is not None:
-            enough = len(windows) >= WINDOWS_NEEDED.value
-            correlation = (
-                correlate(windows.bytes_per_second, windows.seconds_per_step) if enough else None
-            )
-            return TrafficCorrelation(machine.host, windows, correlation)
+            correlation = other = None
+            if len(windows) >= WINDOWS_NEEDED.value:
+                correlation = correlate(windows.bytes_per_second, windows.seconds_per_step)
+                other = _correlate_other_traffic(evidence, windows)
+            return TrafficCorrelation(machine.host, windows, correlation, other)
     return None
+
+
+def _correlate_other_traffic(evidence: Evidence, windows: Windows) -> Correlation | None:
+    """Take the run's own bytes out: those of a step are always the same, however long it takes."""
+    calibration = evidence.history.calibration
+    own = calibration.bytes_per_step if calibration else None
+    if not own:
+        return None
+    # A window more or less full than its steps explain is the sampling's doing; all together not.
+    if windows.sent_bytes.sum() <= (1 + TRAFFIC_AGREEMENT.value) * own * windows.steps.sum():
+        return None
+    others = (windows.sent_bytes - own * windows.steps) / windows.lengths
+    return correlate(others, windows.seconds_per_step)
 
 
 def rates_of(time: Floats, counter: Floats) -> Floats:
@@ -104,43 +139,45 @@ def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
     train = evidence.history.latest_steps
     if len(train) < _STEPS_PER_WINDOW or len(machine) < 2 or not machine.interface:
         return None
-    width = _window_seconds(evidence, train)
     begins, ends = _spans(train)
     first, last = max(begins[0], machine.time[0]), min(ends[-1], machine.time[-1])
-    edges = np.arange(first, last, width)
+    edges = _window_edges(evidence, train, first, last)
     if len(edges) < 2:
         return None
     knots = np.column_stack((begins, ends)).ravel()
-    lengths = ends - begins
-    trained = np.repeat(np.cumsum(lengths), 2)
-    trained[::2] -= lengths
+    trained = np.repeat(np.cumsum(ends - begins), 2)
+    trained[::2] -= ends - begins
     counted = np.repeat(np.arange(1.0, len(train) + 1), 2)
     counted[::2] -= 1
     training_seconds = np.diff(np.interp(edges, knots, trained))
     steps = np.diff(np.interp(edges, knots, counted))
     sent = np.diff(np.interp(edges, machine.time, machine.sent_bytes))
     samples = np.diff(np.searchsorted(machine.time, edges))
+    lengths = np.diff(edges)
     typical = max(float(np.median(np.diff(machine.time))), 1e-3)
     good = (
-        (training_seconds >= WINDOW_TRAINING_SHARE.value * width)
+        (training_seconds >= WINDOW_TRAINING_SHARE.value * lengths)
         & (steps > 0)
-        & (samples >= 0.5 * width / typical)
+        & (samples >= 0.5 * lengths / typical)
     )
     if not good.any():
         return None
-    return Windows(
-        seconds=width,
-        start=edges[:-1][good],
-        seconds_per_step=(training_seconds / np.where(good, steps, 1))[good],
-        bytes_per_second=sent[good] / width,
-    )
+    columns = (edges[:-1], lengths, training_seconds, steps, sent)
+    return Windows(*(column[good] for column in columns))
 
 
-def _window_seconds(evidence: Evidence, train: TrainSteps) -> float:
-    """Long enough for several steps and samples, short enough for many windows."""
-    typical = float(np.nanmedian(train.seconds))
-    least = max(_SHORTEST_WINDOW, _STEPS_PER_WINDOW * typical * evidence.local_steps)
-    return max(least, min(_LONGEST_WINDOW, float(np.nansum(train.seconds)) / _WINDOWS_WANTED))
+def _window_edges(evidence: Evidence, train: TrainSteps, first: float, last: float) -> Floats:
+    """Windows long enough for several steps and samples, short enough to be many."""
+    local_steps, seconds = evidence.local_steps, np.nan_to_num(train.seconds)
+    typical = float(np.median(seconds) if local_steps == 1 else seconds.mean() * local_steps)
+    least = max(_SHORTEST_WINDOW, _STEPS_PER_WINDOW * typical)
+    width = max(least, min(_LONGEST_WINDOW, float(seconds.sum()) / _WINDOWS_WANTED))
+    if local_steps == 1:
+        return np.arange(first, last, width)
+    # Whole rounds, cut where nothing is on its way: a meeting more or less would be a jump.
+    is_middle = train.step % local_steps == local_steps // 2
+    middles: Floats = train.time[is_middle & (train.time >= first) & (train.time <= last)]
+    return middles[:: round(width / typical)]
 
 
 def _spans(train: TrainSteps) -> tuple[Floats, Floats]:

@@ -149,7 +149,7 @@ def _describe(run: Calibration) -> str:
 
 def prediction_cells(predictions: Sequence[Prediction], steps: int) -> list[list[str]]:
     """A header and a row for each prediction."""
-    header = ["", "step", "waiting", "tokens/s", "efficiency", f"{steps:,} steps"]
+    header = ["", "step", "waiting", "tokens/s", "efficiency", f"tokens of {steps:,} steps"]
     header += ["sent a step", "network", "machines", "workers"]
     has_cost = any(row.cost is not None for row in predictions)
     cells = [header + ["cost"] * has_cost]

@@ -27,6 +27,12 @@ def in_time(seconds: float) -> str:
     return f"{hours // 24} days {hours % 24} h"
 
 
+def in_time_range(least: float, most: float) -> str:
+    """From one duration to another, or the one that they both are."""
+    low, high = in_time(least), in_time(most)
+    return low if low == high else f"{low} to {high}"
+
+
 def in_bytes(size: float) -> str:
     """Bytes in decimal units, as disks and networks count them."""
     for unit, divisor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

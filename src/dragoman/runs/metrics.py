@@ -56,7 +56,7 @@ class MetricsLog:
         self._has_warned = False
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Append one event."""
+        """Append one event; it happened now, unless `values` name another time."""
         line = {"kind": kind, "time": time.time(), "step": step, **values}
         if kind in ("train", "eval") and step <= self.highest_step:
             line["repeated"] = True

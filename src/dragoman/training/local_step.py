@@ -23,6 +23,8 @@ from dragoman.training.step import StepResult, TrainingStep
 class LocalStep:
     """Wraps a step that knows no other workers."""
 
+    lag = 0  # A meeting waits for the device: every step before it is done.
+
     def __init__(
         self,
         alone: TrainingStep,
@@ -33,7 +35,6 @@ class LocalStep:
         self._alone = alone
         self._workers = workers
         self._timeout = timedelta(seconds=settings.timeout_seconds)
-        self.lag = alone.lag
         self.exchange: Exchange | None = None
         total = None
         if workers.count > 1:

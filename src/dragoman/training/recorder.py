@@ -46,11 +46,9 @@ class Recorder:
             self._metrics.write(kind, step, **values)
 
     def step(self, step: int, values: dict[str, Any]) -> None:
-        """Write a training step down, and any checkpoint that was finished meanwhile."""
+        """Write a training step down; `values` say when it ended."""
         self.event("train", step, **values)
         self.display.step(step, values)
-        if self.writes:
-            self._note_saved(self._checkpoints.done())
 
     def evaluation(self, step: int, one: Evaluation) -> None:
         """Write an evaluation and its samples down."""
@@ -87,6 +85,11 @@ class Recorder:
             # A checkpoint without the history of its steps would leave a gap after a kill.
             self._metrics.flush()
             self._note_saved(self._checkpoints.save(checkpoint))
+
+    def note_saved(self) -> None:
+        """Write down any checkpoint that was finished meanwhile."""
+        if self.writes:
+            self._note_saved(self._checkpoints.done())
 
     def finish_saving(self) -> str:
         """Wait until the last checkpoint is on disk; say why it is not, if so."""

@@ -50,6 +50,11 @@ def train_line(
     return line
 
 
+def end_times(seconds: Sequence[float], now: float) -> list[float]:
+    """When each step ended, of steps whose results are known now: one came after the other."""
+    return [now - sum(seconds[place + 1 :]) for place in range(len(seconds))]
+
+
 def _phases(queued: QueuedStep, mine: StepResult, seconds_hearing: float) -> dict[str, float]:
     """Where a step's time went; what is not accounted for is `seconds_other`."""
     if mine.seconds is None:

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 
 from dragoman.cluster.links import measure_links, neighbours
 from dragoman.cluster.processes import Workers
@@ -22,7 +23,7 @@ from dragoman.training.fused_step import fused_problem
 from dragoman.training.opening import Opening
 from dragoman.training.parts import choose_rows_per_device, make_parts
 from dragoman.training.step import StepResult
-from dragoman.training.step_line import QueuedStep, WorkerStep, train_line
+from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
 
@@ -179,11 +180,17 @@ class Trainer:
         if self.workers.count > 1:
             self.mark = time.perf_counter()
         hearing = self.mark - before if self.workers.count > 1 else 0.0
+        lines = []
         for place, (queued, result) in enumerate(finished):
             first = 3 + 3 * place
             others = [WorkerStep(*values[first : first + 3]) for values in everyone]
             is_last = place == len(finished) - 1
-            self._note_step(queued, result, others, hearing if is_last else 0.0)
+            lines.append(train_line(queued, result, others, hearing if is_last else 0.0))
+        ends = end_times([line["seconds"] for line in lines], time.time())
+        for (queued, result), line, end in zip(finished, lines, ends, strict=True):
+            self._note_step(queued.step, result, {"time": end, **line})
+        # Not before: times in the log only go forward.
+        self.recorder.note_saved()
         if everyone[0][2]:
             self.watch.collect()
         return (
@@ -191,22 +198,19 @@ class Trainer:
             int(max(values[1] for values in everyone)),
         )
 
-    def _note_step(
-        self, queued: QueuedStep, result: StepResult, everyone: list[WorkerStep], hearing: float
-    ) -> None:
+    def _note_step(self, step: int, result: StepResult, line: dict[str, Any]) -> None:
         """Write a finished step down."""
-        line = train_line(queued, result, everyone, hearing)
         if self.config.training.precision == "float16":
             line["loss_scale"] = result.loss_scale
         if result.skipped:
             line["skipped"] = True
-        self.recorder.step(queued.step, line)
+        self.recorder.step(step, line)
         progress = self.progress
         progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if result.skipped else 0
         if progress.skipped_in_a_row >= self.config.training.max_skipped_steps:
             raise SystemFault(
                 f"no finite gradient in {progress.skipped_in_a_row} steps in a row, up to step "
-                f"{queued.step}; lower the learning rate, or train in bfloat16 or float32"
+                f"{step}; lower the learning rate, or train in bfloat16 or float32"
             )
 
     def _is_pause_due(self) -> bool:

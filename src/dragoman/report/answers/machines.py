@@ -3,14 +3,23 @@
 import numpy as np
 
 from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of, unknown
+from dragoman.report.answers.network import straggler_words
 from dragoman.report.bottleneck import StepTimes
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
-from dragoman.report.gpus import GpuJudgement
-from dragoman.report.thresholds import STEPS_FOR_CONFIDENCE, UNEVEN_STEPS
+from dragoman.report.gpus import Dips
+from dragoman.report.series import NAN
+from dragoman.report.thresholds import (
+    LITTLE_ARITHMETIC,
+    NETWORK_IS_BOTTLENECK,
+    STEPS_FOR_CONFIDENCE,
+    UNEVEN_STEPS,
+    WAITING_FOR_DATA,
+)
 from dragoman.report.wording import in_percent, in_time, plural
 
 _TOO_SMALL_TO_SAY = 0.005  # Of the step time.
+_IDLE_WORTH_SAYING = 0.05  # Of all idle time.
 
 
 def gpu_utilization(evidence: Evidence, findings: Findings) -> Answer:
@@ -20,7 +29,13 @@ def gpu_utilization(evidence: Evidence, findings: Findings) -> Answer:
     headline, tone = _HEADLINES[found.verdict]
     if found.verdict == "none" and on_gpus:
         headline = "Not measured"
-    confidence: Confidence = "high" if found.arithmetic_share is not None else "medium"
+    if found.verdict == "full" and _waits_long(findings):
+        mostly = "mostly" if _longest_wait(findings) >= 0.5 else "partly"
+        headline, tone = f"Busy, {mostly} waiting", "caution"
+    elif found.verdict == "full" and _does_little(findings):
+        tone = "plain"
+    is_whole = found.arithmetic_share is not None and len(found.gpus) == found.expected
+    confidence: Confidence = "high" if is_whole else "medium"
     if not found.gpus:
         confidence = "low" if on_gpus else "high"
     note = f"{found.mean:.0f}% busy" if found.gpus else ""
@@ -33,10 +48,10 @@ def gpu_utilization(evidence: Evidence, findings: Findings) -> Answer:
         headline=headline,
         tone=tone,
         note=note,
-        answer=_gpu_words(found, on_gpus),
+        answer=_gpu_words(evidence, findings),
         evidence=facts_of(found),
         confidence=confidence,
-        next_step=_gpu_advice(findings, on_gpus),
+        next_step=_gpu_advice(evidence, findings),
     )
 
 
@@ -52,43 +67,105 @@ def _on_gpus(evidence: Evidence) -> bool:
     return evidence.life is not None and evidence.life.device == "cuda"
 
 
-def _gpu_words(found: GpuJudgement, on_gpus: bool) -> str:
+def _longest_wait(findings: Findings) -> float:
+    """What the fastest worker waits for the others and the network, as part of a step."""
+    network, times = findings.network, findings.latest_times
+    return network.longest_wait_seconds / times.mean if network and times else NAN
+
+
+def _waits_long(findings: Findings) -> bool:
+    return _longest_wait(findings) >= NETWORK_IS_BOTTLENECK.value
+
+
+def _does_little(findings: Findings) -> bool:
+    share = findings.gpus.arithmetic_share
+    return share is not None and share < LITTLE_ARITHMETIC.value
+
+
+def _gpu_words(evidence: Evidence, findings: Findings) -> str:
+    found = findings.gpus
     share = found.arithmetic_share
     peak = "" if share is None else f"{in_percent(share)} of the arithmetic the devices can do"
-    if not found.gpus and on_gpus:
-        return "The run used GPUs, but no monitor file says how busy they were."
+    if not found.gpus and _on_gpus(evidence):
+        return f"The run used GPUs, but {_why_not_measured(evidence)[0]}."
     if not found.gpus:
         percent = found.cpu_percent
         busy = f"; the processors were {percent:.0f}% busy" if percent is not None else ""
         return f"The run used no GPU{busy}." + (f" It did {peak}." if peak else "")
     worst = min(found.gpus, key=lambda gpu: gpu.mean)
     verb = "was" if len(found.gpus) == 1 else "were"
-    words = f"{plural(len(found.gpus), 'GPU')} {verb} busy {found.mean:.0f}% of the time on average"
+    of_all = "" if len(found.gpus) == found.expected else f"{len(found.gpus)} of "
+    gpus = f"{of_all}{plural(found.expected, 'GPU')}"
+    words = f"{gpus} {verb} busy {found.mean:.0f}% of the time on average"
     if len(found.gpus) > 1:
         words += f" (least: GPU {worst.index} of {worst.host}, {worst.mean:.0f}%)"
+    idle = sum(dip.idle_seconds for dip in found.dips)
     for dip in found.dips:
-        if dip.cause != "training" and dip.count:
+        is_much = dip.idle_seconds > _IDLE_WORTH_SAYING * idle
+        if dip.cause != "training" and is_much and np.isfinite(dip.mean_utilization):
             words += f", {dip.mean_utilization:.0f}% during {dip.cause}s"
-    useful = f"they did {peak}" if peak else "how much of it was arithmetic is not known"
-    return f"{words}. Busy is not the same as useful (waiting in a collective counts): {useful}."
+    doer = "it" if found.expected == 1 else "they"
+    useful = f"{doer} did {peak}" if peak else "how much of it was arithmetic is not known"
+    words += (
+        ". Busy is not the same as useful (waiting in a collective counts, and what other "
+        f"processes do): {useful}."
+    )
+    if _waits_long(findings):
+        words += f" The fastest worker waits {in_percent(_longest_wait(findings))} of each step."
+    return words
 
 
-def _gpu_advice(findings: Findings, on_gpus: bool) -> str:
+def _why_not_measured(evidence: Evidence) -> tuple[str, str]:
+    """Why nothing is known about the GPUs, and what to do about it."""
+    if not evidence.machines:
+        words = "no monitor file says how busy they were"
+        return words, "Keep the monitor files of all machines in the run folder."
+    if any(machine.gpus for machine in evidence.machines):
+        words = "their monitors took no sample between the first step and the last line"
+        return words, "Let the run go on for longer: a monitor samples once a second."
+    words = "they did not tell how busy they were"
+    return words, "See whether nvidia-smi shows their utilisation where the run is."
+
+
+def _gpu_advice(evidence: Evidence, findings: Findings) -> str:
     found, network = findings.gpus, findings.network
     if found.verdict == "none":
-        if on_gpus:
-            return "Keep the monitor files of all machines in the run folder."
+        if _on_gpus(evidence):
+            return _why_not_measured(evidence)[1]
         return "A GPU would be many times faster; the same config runs on one."
     if network is not None and network.verdict == "yes":
         return "Look at the network first: much of the busy time is waiting in a collective."
     if found.verdict == "full":
+        if _waits_long(findings):
+            return "See the network's answer: much of the busy time is waiting for other workers."
+        if _does_little(findings):
+            is_wide = evidence.life is not None and evidence.life.precision == "float32"
+            return (
+                "Start a new run that gives the GPUs more to do at once (batches.rows_per_device)"
+                + (", or a new run in 16 bits (training.precision)." if is_wide else ".")
+            )
         return "Nothing to do; the share of peak arithmetic is what is left to win."
-    worst = max(found.dips, key=lambda dip: dip.seconds, default=None)
-    if worst is not None and worst.cause != "training":
-        return f"Most idle time falls into {worst.cause}s: make them rarer or shorter."
+    return _idle_advice(max(found.dips, key=lambda dip: dip.idle_seconds), findings.times)
+
+
+def _idle_advice(largest: Dips, times: StepTimes | None) -> str:
+    """What to do about the cause of most idle time."""
+    if largest.cause == "gap":
+        return (
+            "Most idle time falls into a gap that nothing in the log explains: find out what the "
+            "machine did then."
+        )
+    if largest.cause != "training":
+        return f"Most idle time falls into {largest.cause}s: make them rarer or shorter."
+    data = times.share("data") if times else NAN
+    if data >= WAITING_FOR_DATA.value:
+        return (
+            f"Most idle time falls into training, which waits for batches in {in_percent(data)} "
+            "of each step: look at the disk and at other load."
+        )
     return (
-        "Look at data loading, or start a new run that gives the GPUs more to do at once "
-        "(batches.rows_per_device)."
+        "Most idle time falls into training: start a new run that gives the GPUs more to do at "
+        "once (batches.rows_per_device)."
     )
 
 
@@ -103,15 +180,14 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
     known = {name: value for name, value in times.phases.items() if np.isfinite(value)}
     largest_first = sorted(known, key=lambda name: -known[name])
     parts = ", ".join(
-        f"{name} {in_percent(known[name] / times.mean)}"
+        f"{name} {in_percent(times.share(name))}"
         for name in largest_first
-        if known[name] / times.mean >= _TOO_SMALL_TO_SAY
+        if times.share(name) >= _TOO_SMALL_TO_SAY
     )
-    words = (
-        f"{in_time(times.mean)} on average (median {in_time(times.median)}, 5% under "
-        f"{in_time(times.percentile_5)}, 5% over {in_time(times.percentile_95)}), evaluations "
-        "and checkpoints excluded."
-    )
+    words = f"{in_time(times.mean)} on average{_spread_words(times)}, evaluations and "
+    words += "checkpoints excluded."
+    if times.are_few:
+        words += f" Only {plural(times.steps, 'step')} count, the first ones after a start too."
     if parts:
         words += f" It went into {parts}."
     latest = findings.latest_times
@@ -120,26 +196,66 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
             f" The workers changed on the way: with the latest {evidence.workers:,} a step took "
             f"{in_time(latest.mean)}."
         )
+    confidence: Confidence = "medium"
+    if times.are_few:
+        confidence = "low"
+    elif known and times.steps >= STEPS_FOR_CONFIDENCE.value:
+        confidence = "high"
+    warning = _step_warning(findings, times)
     return Answer(
         id="step_time",
         question=question,
         verdict=times.mean,
         headline=in_time(times.mean),
-        note=f"median {in_time(times.median)}",
+        tone="caution" if warning else "plain",
+        note=f"median {in_time(times.median)}" if np.isfinite(times.median) else "",
         answer=words,
         evidence=facts_of(times),
-        confidence="high" if known and times.steps >= STEPS_FOR_CONFIDENCE.value else "medium",
-        next_step=_step_advice(largest_first[0] if known else "", times),
+        confidence=confidence,
+        next_step=warning or _step_advice(largest_first[0] if known else "", times),
     )
 
 
-def _step_advice(largest: str, times: StepTimes) -> str:
+def _spread_words(times: StepTimes) -> str:
+    if not np.isfinite(times.median):
+        return ""
+    rounds = f"of rounds of {times.local_steps} steps: " if times.local_steps > 1 else ""
+    return (
+        f" ({rounds}median {in_time(times.median)}, 5% under {in_time(times.percentile_5)}, 5% "
+        f"over {in_time(times.percentile_95)})"
+    )
+
+
+def _step_warning(findings: Findings, times: StepTimes) -> str:
+    """What is wrong with the steps, or nothing."""
+    steps = "steps" if times.local_steps == 1 else "rounds"
     if times.percentile_95 > UNEVEN_STEPS.value * times.median:
-        return "Some steps take more than twice the median: look for what else the machines do."
+        return f"Some {steps} take more than twice the median: look for what else the machines do."
+    if times.median > UNEVEN_STEPS.value * times.percentile_5:
+        return (
+            f"Half of the {steps} take more than twice as long as the fastest: look for what else "
+            "uses the devices (a GPU's utilisation counts other processes too)."
+        )
+    data = times.share("data")
+    if data >= WAITING_FOR_DATA.value:
+        return (
+            f"The trainer waits for batches in {in_percent(data)} of each step: look at the disk "
+            "and at other load."
+        )
+    if findings.network is not None and findings.latest_times is not None:
+        return straggler_words(findings.network, findings.latest_times)
+    return ""
+
+
+def _step_advice(largest: str, times: StepTimes) -> str:
+    if times.are_few:
+        return "Let the run make more steps."
+    if times.share("exposed communication") >= NETWORK_IS_BOTTLENECK.value:
+        largest = "exposed communication"
     return {
-        "data": "The trainer waits for batches: look at the disk and at other load.",
         "compute": "Compute is the largest part, as it should be.",
-        "exposed communication": "Look at the network's answer and the what-if table.",
+        "exposed communication": "Workers wait for each other's gradients: see the network's "
+        "answer.",
         "optimizer": "The update's cost is per step: start a new run with more "
         "batches.tokens_per_step.",
         "other": "The time is spent outside the phases: look for other load on the machine.",

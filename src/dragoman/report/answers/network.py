@@ -1,5 +1,6 @@
 """Answers about the network between the machines."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,14 @@ from dragoman.report.thresholds import (
 )
 from dragoman.report.traffic import TrafficCorrelation
 from dragoman.report.whatif import USUAL_LOCAL_STEPS, Scenario, predict
-from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time, plural
+from dragoman.report.wording import (
+    in_bits_per_second,
+    in_bytes,
+    in_percent,
+    in_time,
+    in_time_range,
+    plural,
+)
 
 
 def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
@@ -29,10 +37,13 @@ def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
         words = "No step has been measured, so nothing can be said."
         return unknown("network_bottleneck", question, words, "Let the run make a few steps.")
     tones: dict[str, Tone] = {"yes": "bad", "no": "good"}
-    confidence: Confidence = "high" if found.agrees and found.traffic else "medium"
+    unseen = _unseen_hosts(evidence, found)
+    confidence: Confidence = "high" if found.agrees and not unseen else "medium"
     note = f"{in_percent(found.network_share)} of each step"
     if found.verdict == "single machine":
         confidence, note = "high", plural(evidence.workers, "worker")
+        if _waits_inside(found, times):
+            tones["single machine"] = "caution"
     return Answer(
         id="network_bottleneck",
         question=question,
@@ -40,16 +51,33 @@ def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
         headline=found.verdict.capitalize(),
         tone=tones.get(found.verdict, "plain"),
         note=note if np.isfinite(found.network_share) else "",
-        answer=_network_words(found, times),
+        answer=_network_words(found, times, unseen),
         evidence=facts_of(found) | {"seconds_per_step": times.mean, "steps": times.steps},
         confidence="low" if found.verdict == "unclear" else confidence,
         next_step=_network_advice(found, times, findings),
     )
 
 
-def _network_words(found: Network, times: StepTimes) -> str:
+def _unseen_hosts(evidence: Evidence, found: Network) -> list[str]:
+    """Machines of the run whose traffic is not known."""
+    seen = {traffic.host for traffic in found.traffic}
+    return [host for host in evidence.hosts if host not in seen]
+
+
+def _waits_inside(found: Network, times: StepTimes) -> bool:
+    """Whether workers wait long though no network is between them."""
+    return found.exposed_seconds >= NETWORK_IS_BOTTLENECK.value * times.mean
+
+
+def _network_words(found: Network, times: StepTimes, unseen: Sequence[str]) -> str:
     if found.verdict == "single machine":
-        return "All workers are on one machine: no network took part."
+        words = "All workers are on one machine: no network took part."
+        if _waits_inside(found, times):
+            words += (
+                f" Yet {in_time(found.exposed_seconds)} of each step of {in_time(times.mean)} "
+                f"({in_percent(times.share('exposed communication'))}) is waiting for each other."
+            )
+        return words
     if not np.isfinite(found.network_share):
         return "The steps do not say how long they waited for gradients of other machines."
     words = (
@@ -72,15 +100,24 @@ def _network_words(found: Network, times: StepTimes) -> str:
                 f"{in_percent(busiest.bytes_per_second / busiest.capacity)})"
             )
         words += "."
+        if unseen:
+            few = " and ".join(unseen[:3]) + " …" * (len(unseen) > 3)
+            words += f" What {few} sent is not known."
     if found.verdict == "unclear":
-        words += f" {_why_unclear(found)}"
-    elif found.agrees is not None:
+        words += f" {_why_unclear(found, times)}"
+    elif found.model_network_seconds is not None and found.agrees is not None:
+        waiting = in_time_range(*found.model_network_seconds)
         relation = "agrees" if found.agrees else "does not agree"
-        words += f" The model of the step {relation} with the measurement."
+        words += (
+            f" An exchange measured alone foretells {waiting} of waiting. What was measured "
+            f"alone {relation} with the run."
+        )
     return words
 
 
-def _why_unclear(found: Network) -> str:
+def _why_unclear(found: Network, times: StepTimes) -> str:
+    if times.are_few:
+        return "But too few steps were made."
     no, yes = NETWORK_IS_NOT_BOTTLENECK.value, NETWORK_IS_BOTTLENECK.value
     if no <= found.network_share < yes:
         return f"That is between {in_percent(no)} (no) and {in_percent(yes)} (yes)."
@@ -89,24 +126,42 @@ def _why_unclear(found: Network) -> str:
             f"The bytes of an exchange need only {in_time(found.exchange_seconds or 0.0)}, so "
             "something else must be waited for."
         )
-    return "But too few steps were made, or the machines are not known."
+    return "But the machines are not known."
 
 
 def _network_advice(found: Network, times: StepTimes, findings: Findings) -> str:
+    straggler = straggler_words(found, times)
     if found.verdict == "single machine":
-        return "Nothing to do."
+        if not straggler and _waits_inside(found, times):
+            return (
+                "Start a new run that exchanges less: fewer workers, more tokens between two "
+                'exchanges (batches.tokens_per_step), or distributed.compression = "bf16".'
+            )
+        return straggler or "Nothing to do."
     advice = {
         "yes": f"{_remedy(findings)} The what-if table has more.",
-        "unclear": "Run `dragoman check` to measure machines and links again.",
+        "unclear": "Let the run make more steps."
+        if times.are_few
+        else "Run `dragoman check` to measure machines and links again.",
     }.get(found.verdict, "")
+    return f"{advice} {straggler}".strip() or "Nothing to do."
+
+
+def straggler_words(found: Network, times: StepTimes) -> str:
+    """Name the worker that the others wait for, if there is one."""
     straggler = found.straggler
-    if straggler and straggler.seconds > STRAGGLER_WORTH_NAMING.value * times.mean:
-        where = f" on {straggler.host}" if straggler.host else ""
-        advice += (
-            f" Worker {straggler.worker}{where} is the slowest in "
-            f"{in_percent(straggler.share_of_steps)} of steps: look at that machine."
-        )
-    return advice.strip() or "Nothing to do."
+    if straggler is None:
+        return ""
+    share = straggler.seconds_behind / times.mean
+    if share <= STRAGGLER_WORTH_NAMING.value:
+        return ""
+    where = f" on {straggler.host}" if straggler.host else ""
+    return (
+        f"Worker {straggler.worker}{where} is the slowest in "
+        f"{in_percent(straggler.share_of_steps)} of steps and computes "
+        f"{in_time(straggler.seconds_behind)} ({in_percent(share)} of a step) longer than the "
+        "fastest: look at that machine."
+    )
 
 
 def _remedy(findings: Findings) -> str:
@@ -116,9 +171,10 @@ def _remedy(findings: Findings) -> str:
         return "Send less in a new run: 16 bits (distributed.compression) or local steps."
     if calibration.compression == "none":
         seconds = predict(calibration, Scenario(compression="bf16")).seconds_step
+        saver = "Local steps" if calibration.local_steps == 1 else "More local steps"
         return (
             f'Start a new run with distributed.compression = "bf16": {in_time(seconds)} a step are '
-            "predicted. Local steps or a faster link save more."
+            f"predicted. {saver} or a faster link save more."
         )
     if calibration.local_steps > 1:
         return (
@@ -154,16 +210,21 @@ def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
         facts |= {"host": found.host, "seconds_per_window": found.windows.seconds}
     headline, note = "Unclear", ""
     confidence: Confidence = "low"
-    if correlation:
+    if found and correlation:
+        other = found.with_other_traffic
         facts |= {
             "correlation": correlation.value,
             "interval_95": [correlation.low, correlation.high],
             "effective_windows": correlation.effective_points,
+            "with_other_traffic": facts_of(other) if other else None,
         }
         headline = f"r = {correlation.value:.2f}"
         note = f"95% interval {correlation.low:.2f} to {correlation.high:.2f}"
         is_narrow = correlation.high - correlation.low < NARROW_CORRELATION.value
-        confidence = "high" if is_narrow else "medium"
+        # What follows from each step's sending the same bytes is no finding about the network.
+        is_finding = correlation.low > 0 or other is not None
+        is_own = found.host in evidence.hosts[:1]
+        confidence = "high" if is_narrow and is_finding and is_own else "medium"
     if network and network.traffic:
         seen = {traffic.host: traffic.bytes_per_step for traffic in network.traffic}
         facts |= {"bytes_per_step_seen": seen, "bytes_per_step_theory": network.bytes_per_step}
@@ -173,16 +234,18 @@ def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
         verdict=correlation.value if correlation else "unclear",
         headline=headline,
         note=note,
-        answer=_correlation_words(found) + _bytes_against_theory(network),
+        answer=_correlation_words(evidence, found) + _bytes_against_theory(network),
         evidence=facts,
         confidence=confidence,
         next_step=_correlation_advice(found, network),
     )
 
 
-def _correlation_words(found: TrafficCorrelation | None) -> str:
+def _correlation_words(evidence: Evidence, found: TrafficCorrelation | None) -> str:
     if found is None:
-        return "No machine has samples of its network interface while the run trained."
+        if any(len(machine) > 1 and machine.interface for machine in evidence.machines):
+            return "No stretch of nothing but training was long enough to compare with traffic."
+        return "No machine has samples of its network interface."
     windows, correlation = found.windows, found.correlation
     if correlation is None:
         if len(windows) < WINDOWS_NEEDED.value:
@@ -199,11 +262,21 @@ def _correlation_words(found: TrafficCorrelation | None) -> str:
             "less flows while steps are slower; each step sends the same bytes, so this happens "
             "whatever slows them and does not blame the network"
         )
-    return (
+    words = (
         f"Over {len(windows):,} windows of {windows.seconds:.0f} s, step time and traffic "
         f"correlate with r = {correlation.value:.2f} (95% interval {correlation.low:.2f} to "
         f"{correlation.high:.2f}): {meaning}."
     )
+    if other := found.with_other_traffic:
+        slower = "steps are slower" if other.low > 0 else "steps are not seen to be slower"
+        words += (
+            f" Without the bytes of the steps themselves, r = {other.value:.2f} ({other.low:.2f} "
+            f"to {other.high:.2f}): {slower} while others use the link."
+        )
+    first = evidence.hosts[0] if evidence.hosts else ""
+    if found.host != first:
+        words += f" The steps are those of {first}, the traffic that of {found.host}."
+    return words
 
 
 def _bytes_against_theory(network: Network | None) -> str:
@@ -225,7 +298,8 @@ def _bytes_against_theory(network: Network | None) -> str:
 def _correlation_advice(found: TrafficCorrelation | None, network: Network | None) -> str:
     if found is None or found.correlation is None:
         return "Run longer, and keep the monitor files of all machines."
-    if found.correlation.low > 0:
+    other = found.with_other_traffic
+    if found.correlation.low > 0 or (other and other.low > 0):
         return "Find out who else uses the link, or give the run a faster one."
     if network is not None and network.verdict == "yes":
         return "See the answer about the bottleneck: sending fewer bytes shortens every step."

@@ -1,6 +1,5 @@
 """Answers about time and size: the run, its text and its checkpoints."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from dragoman.report.evidence.checkpoints import SavedCheckpoint
 from dragoman.report.findings import Findings
 from dragoman.report.series import NAN
 from dragoman.report.thresholds import MUCH_ELSEWHERE, MUCH_REMOVED
+from dragoman.report.timeline import Duration
 from dragoman.report.wording import in_bytes, in_count, in_percent, in_time, plural
 
 PURPOSES = {
@@ -49,6 +49,10 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     )
     steps = plural(train.last_step, "step")
     words = f"{opening} {in_time(found.wall)} for {steps}: {split}."
+    is_overcounted = found.overcounted > _TOO_SMALL_TO_SAY * found.wall
+    if is_overcounted:
+        words += f" That is {in_time(found.overcounted)} more than passed: clocks disagree."
+    is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
     if tokens:
         passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
         words += f" It read {in_count(tokens)} target tokens{passes}, {in_count(rate)} a second."
@@ -63,7 +67,12 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
             "seconds": found.wall,
             "split": found.parts,
             "of_restarts": {"steps_made_in_vain": found.lost_steps},
-            "of_waiting": {"set_up": found.set_up, "paused": found.paused},
+            "of_waiting": {
+                "set_up": found.set_up,
+                "paused": found.paused,
+                "unexplained": found.unexplained,
+            },
+            "overcounted": found.overcounted,
             "steps": train.last_step,
             "steps_lost": len(evidence.history.lost),
             "target_tokens": tokens,
@@ -71,24 +80,39 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
             "tokens_per_second": rate,
             "state": evidence.state,
         },
-        confidence="medium" if evidence.history.clock_was_set else "high",
-        next_step=_duration_advice(found.parts, found.wall),
+        confidence="high" if is_sure else "medium",
+        next_step=_duration_advice(found),
     )
 
 
-def _duration_advice(parts: Mapping[str, float], wall: float) -> str:
+def _duration_advice(found: Duration) -> str:
+    parts = found.parts
     largest = max((name for name in parts if name != "training"), key=lambda name: parts[name])
-    if parts[largest] < MUCH_ELSEWHERE.value * wall:
+    if parts[largest] < MUCH_ELSEWHERE.value * found.wall:
         return "Nothing to do: the run spent its time training."
+    if largest == "waiting":
+        return _waiting_advice(found)
     return {
         "evaluation": "Evaluate less often (evaluation.every_steps), or start a new run that "
         "scores BLEU on fewer sentences (evaluation.bleu_pairs).",
         "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
         "restarts": "Find the cause of the restarts (train.log names the first one), and save "
         "more often so that less is lost.",
-        "waiting": "Look at what the run waited for: set-up, pauses between its lives, or a "
-        "machine that stood still.",
     }[largest]
+
+
+def _waiting_advice(found: Duration) -> str:
+    reasons = {
+        "Most of the waiting is set-up before the first step: a longer run hardly notices it.": (
+            found.set_up
+        ),
+        "Most of the waiting lies between an end and the resume after it: nothing to do.": (
+            found.paused
+        ),
+        "Find out what happened in the gaps that nothing in the log explains: a clock was set, or "
+        "a machine stood still.": found.unexplained,
+    }
+    return max(reasons, key=lambda advice: reasons[advice])
 
 
 def training_set(evidence: Evidence, findings: Findings) -> Answer:

@@ -28,7 +28,7 @@ from dragoman.report.evidence.records import (
     time_of,
 )
 from dragoman.report.series import NAN, Bools, Floats
-from dragoman.report.thresholds import UNEXPLAINED_GAP
+from dragoman.report.thresholds import SHORTEST_GAP, UNEXPLAINED_GAP, UNEXPLAINED_SHARE
 
 BEGINNINGS = ("start", "resume", "restart")
 
@@ -54,6 +54,7 @@ class History:
     first_time: float
     last_time: float
     clock_was_set: bool
+    gaps: tuple[tuple[float, float], ...]  # From when to when nothing explains what happened.
 
     @property
     def life(self) -> Life | None:
@@ -83,7 +84,7 @@ class _Log:
 def read_history(path: Path, missing: list[str]) -> History:
     """Read the log of a run, be it finished, alive or dead."""
     log = _read_log(path, missing)
-    missing += _unexplained_gaps(path.name, log)
+    gaps = _unexplained_gaps(path.name, log, missing)
     kept, void, lost_evaluation_seconds = _apply_resumes(log)
 
     def of_kind(*kinds: str) -> list[Line]:
@@ -115,6 +116,7 @@ def read_history(path: Path, missing: list[str]) -> History:
         first_time=float(log.clock[0]) if len(log.clock) else NAN,
         last_time=float(log.clock[-1]) if len(log.clock) else NAN,
         clock_was_set=log.clock_was_set,
+        gaps=gaps,
     )
 
 
@@ -184,7 +186,7 @@ def _set_clock(
     jumps: list[str] = []
     clock = repair_clock(name, "line", times, explained, jumps)
     missing += jumps
-    values[1] = clock[step_places]
+    values[1] = clock[step_places] = _one_after_the_other(clock[step_places], seconds)
     timed = [
         (int(place), {**line, "time": float(clock[place])})
         for place, (_, line) in zip(event_places, events, strict=True)
@@ -193,6 +195,17 @@ def _set_clock(
     lives = np.searchsorted(begun, step_places).astype(np.float64)
     steps = TrainSteps(*np.vstack((values, lives)))
     return _Log(steps, step_places, timed, clock, explained, clock_was_set=bool(jumps))
+
+
+def _one_after_the_other(times: Floats, seconds: Floats) -> Floats:
+    """When each step ended, where an earlier version wrote several down in the same instant."""
+    # Half a step is neither the same instant nor what a clock or a queue is late by.
+    is_last = np.append(np.diff(times) >= 0.5 * seconds[1:], [True])[: len(times)]
+    last = np.flatnonzero(is_last)
+    together_with = last[np.searchsorted(last, np.arange(len(times)))]
+    elapsed = np.cumsum(seconds)
+    ends: Floats = times[together_with] - (elapsed[together_with] - elapsed)
+    return np.maximum.accumulate(ends)
 
 
 def _apply_resumes(log: _Log) -> tuple[list[Line], Bools, float]:
@@ -256,15 +269,20 @@ def _without_doubles(steps: TrainSteps, missing: list[str]) -> TrainSteps:
     return steps.take(len(steps) - 1 - last)
 
 
-def _unexplained_gaps(name: str, log: _Log) -> list[str]:
-    """Long silences inside one life of the run."""
+def _unexplained_gaps(name: str, log: _Log, missing: list[str]) -> tuple[tuple[float, float], ...]:
+    """Long silences inside one life of the run, from when to when."""
     gaps = np.diff(log.clock, prepend=log.clock[:1]) - log.explained
     for place, line in log.events:
         # A pause before a beginning is a pause; the line after it may compile for long.
         if line.get("kind") in (*BEGINNINGS, "link", "calibration"):
             gaps[place : place + 2] = 0
-    return [
+    wall = float(np.ptp(log.clock)) if len(log.clock) else 0.0
+    much = max(SHORTEST_GAP.value, UNEXPLAINED_SHARE.value * wall)
+    found = np.flatnonzero(gaps > min(UNEXPLAINED_GAP.value, much))
+    missing += [
         f"{name}: {gaps[place]:,.0f} s passed before line {place + 1:,} that nothing in the log "
         "explains (the clock was set, or the machine stood still); counted as waiting"
-        for place in np.flatnonzero(gaps > UNEXPLAINED_GAP.value)[:5]
+        for place in found[:5]
     ]
+    ends = log.clock - log.explained
+    return tuple((float(ends[place] - gaps[place]), float(ends[place])) for place in found)

@@ -36,6 +36,8 @@ class TrainSteps:
     skipped: Floats
     slowest_worker: Floats
     slowest_seconds: Floats
+    fastest_worker: Floats
+    fastest_seconds: Floats
     life: Floats  # Which start, resume or restart the step belongs to, from 1.
 
     def __len__(self) -> int:
@@ -152,6 +154,8 @@ class Incident:
 _ELSEWHERE: dict[str, FieldPath] = {
     "slowest_worker": ("slowest", "worker"),
     "slowest_seconds": ("slowest", "seconds"),
+    "fastest_worker": ("fastest", "worker"),
+    "fastest_seconds": ("fastest", "seconds"),
 }
 TRAIN_COLUMNS: tuple[FieldPath, ...] = tuple(
     _ELSEWHERE.get(item.name, (item.name,)) for item in fields(TrainSteps)[:-1]

@@ -1,0 +1,133 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.report.answers.network import step_time_vs_network
+from dragoman.report.evidence import Evidence, load_evidence
+from dragoman.report.findings import analyse
+from dragoman.report.traffic import measure_traffic, training_windows
+from report.run_folders import START, RunFolder, local_run, pair_run
+
+
+def _load(run: RunFolder) -> Evidence:
+    return load_evidence(run.write(), START)
+
+
+@pytest.mark.parametrize("is_together", [True, False])
+def test_windows_of_local_steps_are_whole_rounds(tmp_path: Path, is_together: bool) -> None:
+    # Rounds of 10 s and of 14 s: 60 s hold five of them, or six, or a part.
+    evidence = _load(local_run(tmp_path, paces=(1.0, 1.0, 1.5), is_together=is_together))
+    windows = training_windows(evidence, evidence.machines[0])
+    assert windows is not None
+    np.testing.assert_allclose(windows.steps, 40, atol=1e-3)
+    np.testing.assert_allclose(windows.bytes_per_step, 500_000, rtol=1e-6)
+    np.testing.assert_allclose(windows.seconds_per_step, (2 * 10 + 14) / 24, rtol=0.03)
+    findings = analyse(evidence)
+    assert findings.network is not None
+    assert findings.network.traffic[0].bytes_per_step == pytest.approx(500_000)
+    answer = step_time_vs_network(evidence, findings)
+    assert "No machine has samples" not in answer.answer
+    assert "which agrees" in answer.answer
+
+
+def test_windows_hold_nothing_but_training(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, steps=200)
+    run.lines.pop()
+    run.evaluate(200, loss=2.0, bleu=10.0, seconds=50.0)
+    for step in range(201, 301):
+        run.train(step)
+    run.watch(4_000_000)
+    evidence = _load(run)
+    windows = training_windows(evidence, evidence.machines[0])
+    assert windows is not None
+    assert windows.seconds == 5.0
+    # 350 s in windows of 5 s, less those that touch the 50 s of evaluation.
+    assert len(windows) == 59
+    np.testing.assert_allclose(windows.seconds_per_step, 1.0)
+    assert measure_traffic(evidence)[0].peak_bytes_per_second == pytest.approx(4e6)
+
+
+def test_correlation_with_traffic(tmp_path: Path) -> None:
+    """Steps that are slower while more flows: the two rise and fall together."""
+    run = RunFolder(tmp_path, hosts=("alpha", "beta"))
+    run.begin()
+    generator = np.random.default_rng(1)
+    sent, step = 0.0, 0
+    for _ in range(60):
+        load = float(generator.random())
+        for _ in range(10):
+            step += 1
+            run.train(step, seconds=0.5 + load / 2)
+        while run.monitor.get("alpha", [{"time": START}])[-1]["time"] < run.clock:
+            second = len(run.monitor.get("alpha", []))
+            run.sample("alpha", START + second, int(sent))
+            sent += 1e6 * (1 + load)
+    evidence = _load(run)
+    findings = analyse(evidence)
+    assert findings.correlation is not None
+    correlation = findings.correlation.correlation
+    assert correlation is not None
+    assert correlation.value > 0.8
+    assert correlation.low > 0.5
+    answer = step_time_vs_network(evidence, findings)
+    assert answer.verdict == correlation.value
+    assert "steps are slower when more flows" in answer.answer
+    assert answer.confidence == "high"
+
+
+def _varied_run(path: Path, other_bytes_per_second: float) -> RunFolder:
+    """Every step sends 4 MB; others send more while steps are slower."""
+    run = RunFolder(path, hosts=("alpha", "beta"))
+    run.begin()
+    run.calibrate(seconds_compute=0.4, seconds_all_reduce=0.1, bytes_per_step=4_000_000)
+    generator = np.random.default_rng(1)
+    sent, step = 0.0, 0
+    for _ in range(60):
+        load = float(generator.random())
+        seconds = 0.5 + load / 2
+        for _ in range(20):
+            step += 1
+            run.train(step, seconds=seconds)
+        rate = 4e6 / seconds + other_bytes_per_second * load
+        while run.monitor.get("alpha", [{"time": START}])[-1]["time"] < run.clock:
+            second = len(run.monitor.get("alpha", []))
+            for host in run.hosts:
+                run.sample(host, START + second, int(sent))
+            sent += rate
+    return run
+
+
+def test_the_same_bytes_a_step_say_nothing_about_the_network(tmp_path: Path) -> None:
+    evidence = _load(_varied_run(tmp_path, other_bytes_per_second=0))
+    findings = analyse(evidence)
+    assert findings.correlation is not None
+    assert findings.correlation.correlation is not None
+    assert findings.correlation.correlation.high < -0.5
+    answer = step_time_vs_network(evidence, findings)
+    assert "does not blame the network" in answer.answer
+    assert answer.confidence == "medium"
+
+
+def test_others_on_the_link_are_found_behind_the_runs_own_bytes(tmp_path: Path) -> None:
+    evidence = _load(_varied_run(tmp_path, other_bytes_per_second=2e6))
+    findings = analyse(evidence)
+    assert findings.correlation is not None
+    assert findings.correlation.correlation is not None
+    assert findings.correlation.correlation.value < 0, "less flows in all while steps are slower"
+    other = findings.correlation.with_other_traffic
+    assert other is not None
+    assert other.low > 0.5
+    answer = step_time_vs_network(evidence, findings)
+    assert "steps are slower while others use the link" in answer.answer
+    assert "Find out who else uses the link" in answer.next_step
+    assert answer.evidence["with_other_traffic"]["value"] == other.value
+
+
+def test_traffic_of_another_machine_is_less_sure(tmp_path: Path) -> None:
+    run = _varied_run(tmp_path, other_bytes_per_second=2e6)
+    del run.monitor["alpha"]
+    evidence = _load(run)
+    answer = step_time_vs_network(evidence, analyse(evidence))
+    assert "The steps are those of alpha, the traffic that of beta" in answer.answer
+    assert answer.confidence == "medium"
