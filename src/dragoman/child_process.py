@@ -1,9 +1,11 @@
 """What every child process of Dragoman does first."""
 
 import ctypes
+import os
 import signal
 import sys
 
+AGENT_VARIABLE = "DRAGOMAN_AGENT"  # The process that started this worker.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -11,3 +13,12 @@ def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, however that happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def die_with_agent() -> None:
+    """End a worker with its agent, even if that has ended before the worker came to this."""
+    agent = os.environ.get(AGENT_VARIABLE)
+    if agent:
+        die_with_parent()
+        if os.getppid() != int(agent):
+            os._exit(1)

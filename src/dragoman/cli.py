@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
+from dragoman.child_process import die_with_agent
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
 from dragoman.console import say
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with one of EXIT_CODES."""
+    die_with_agent()
     parsed = parse(arguments)
     try:
         VERBS[parsed.verb](parsed)

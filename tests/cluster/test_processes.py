@@ -1,29 +1,26 @@
 """How workers find each other before they are a group."""
 
+import os
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from dragoman.cluster import processes
-from dragoman.cluster.board import ADDRESS_VARIABLE, STORE_VARIABLE
-from dragoman.cluster.processes import check_reachable, join_workers, refuse_namesakes
-from dragoman.config import DistributedSettings
+from dragoman.child_process import AGENT_VARIABLE
+from dragoman.cluster.board import ADDRESS_VARIABLE
+from dragoman.cluster.processes import check_reachable, refuse_namesakes
 from dragoman.errors import UserError
 
 
-def test_a_single_worker_dies_with_its_parent_if_it_was_launched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(processes, "die_with_parent", lambda: calls.append("asked"))
-    join_workers(DistributedSettings())
-    assert not calls, "who is started by hand may outlive the shell"
-    monkeypatch.setenv(STORE_VARIABLE, "127.0.0.1:1")
-    join_workers(DistributedSettings())
-    assert calls == ["asked"]
+@pytest.mark.parametrize(("agent", "code"), [("", 0), ("own", 0), ("1", 1)])
+def test_a_worker_whose_agent_is_gone_ends_before_it_begins(agent: str, code: int) -> None:
+    environment = {**os.environ, AGENT_VARIABLE: str(os.getpid()) if agent == "own" else agent}
+    words = [sys.executable, "-m", "dragoman", "--version"]
+    assert subprocess.run(words, env=environment).returncode == code
 
 
 @pytest.mark.parametrize("came", ["", "door"])

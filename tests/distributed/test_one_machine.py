@@ -193,6 +193,17 @@ def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
         subprocess.run(["rm", "-r", prepared / "run"], check=True)
 
 
+def test_workers_that_have_hardly_begun_end_with_the_launcher(prepared: Path) -> None:
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: len(worker_processes(process)) == 2)
+        workers = worker_processes(process)
+        process.kill()
+        _, left = psutil.wait_procs(workers, timeout=20)
+        assert not left
+    assert process.stderr
+    assert "Traceback" not in process.stderr.read()
+
+
 @pytest.mark.parametrize("victim", ["agent", "launcher"])
 def test_a_single_worker_does_not_outlive_them_either(prepared: Path, victim: str) -> None:
     """As of `--hosts hostA:1`, or when all machines but one are lost."""
@@ -292,7 +303,7 @@ def test_second_ctrl_c_leaves_at_once(prepared: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the last checkpoint is whole" in errors
+    assert "checkpoints that were saved are whole" in errors
 
 
 def test_nothing_listens_beyond_loopback(prepared: Path) -> None:

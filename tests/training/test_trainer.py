@@ -283,7 +283,7 @@ def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signa
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 4, errors
     assert not metrics(prepared / "run", "eval"), "who sends a signal does not wait for scores"
-    assert f"asked to by {number.name}" in errors
+    assert f"as asked by {number.name}" in errors
     last = metrics(prepared / "run", "train")[-1]["step"]
     assert read_index(prepared / "run/checkpoints")["latest"] == f"step-{last:08d}"
     assert metrics(prepared / "run", "stop")[-1]["reason"] == "signal"

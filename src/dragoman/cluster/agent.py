@@ -36,7 +36,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
-from dragoman.child_process import die_with_parent
+from dragoman.child_process import AGENT_VARIABLE, die_with_parent
 from dragoman.cluster.board import (
     ADDRESS_VARIABLE,
     HEARTBEAT_VARIABLE,
@@ -196,6 +196,7 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
     threads = max(1, len(os.sched_getaffinity(0)) // orders.workers)
     os.environ |= {
         **orders.variables,
+        AGENT_VARIABLE: str(os.getpid()),
         STORE_VARIABLE: orders.store,
         HEARTBEAT_VARIABLE: str(heartbeats),
         ADDRESS_VARIABLE: address,

@@ -131,7 +131,7 @@ class Launcher:
             if self.interrupts > asked:
                 asked = self.interrupts
                 if asked > 1:
-                    say("left at once; the last checkpoint is whole")
+                    say("left at once; checkpoints that were saved are whole")
                     raise KeyboardInterrupt
                 say("finishing the step and saving; Ctrl-C once more to leave at once")
                 self.board.ask_to_stop()

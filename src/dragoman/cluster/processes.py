@@ -16,7 +16,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from dragoman.child_process import die_with_parent
-from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, STORE_VARIABLE, launched_board
+from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_board
 from dragoman.cluster.network import interface_seen_by, route_to
 from dragoman.config import DistributedSettings
 from dragoman.errors import UserError
@@ -108,10 +108,9 @@ def join_workers(settings: DistributedSettings) -> Workers:
     """Join the world this process was started in, or stand alone."""
     world = _world()
     device = _pick_device(world.local_rank)
-    if world.count > 1 or STORE_VARIABLE in os.environ:
-        die_with_parent()
     if world.count == 1:
         return Workers(0, 1, device, (host_name(),))
+    die_with_parent()
     # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo, and so do
     # workers that share a GPU, which NCCL refuses.
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > max(1, torch.cuda.device_count())

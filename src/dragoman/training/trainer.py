@@ -291,9 +291,9 @@ class Trainer:
     def _say_end(self, stop: Stop) -> None:
         step, training = self.progress.step, self.config.training
         if stop is Stop.SIGNAL:
-            asker = self.signals.requested or "the launcher"
+            asker = f" by {self.signals.requested}" if self.signals.requested else ""
             self.recorder.say(
-                f"stopped at step {step:,}: asked to by {asker}; the same command goes on"
+                f"stopped at step {step:,}, as asked{asker}; the same command goes on"
             )
             return
         reason = {
