@@ -108,6 +108,18 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("wide_only")
+def test_advice_is_given_once_and_does_not_contradict_itself(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, steps=60)
+    run.lines.pop()
+    run.evaluate(60, loss=2.0, bleu=20.0, seconds=300.0)
+    run.line("stop", 60, reason="steps", detail="")
+    files = _report(run.write())
+    box = files["report.md"].split("## What to do next")[1].split("##")[0]
+    assert box.count("Evaluate more often") == 1
+    assert "less often" not in files["report.md"]
+
+
+@pytest.mark.usefixtures("wide_only")
 def test_a_running_and_a_crashed_run(tmp_path: Path) -> None:
     run = calm_run(tmp_path)
     run.lines.pop()

@@ -33,7 +33,7 @@ _MOST_ADVICE = 3
 _STATES = {
     "finished": "finished",
     "stopped": "stopped early",
-    "running": "still running",
+    "running": "still running, by its last lines",
     "crashed": "broke off without an end",
     "not started": "has not started",
 }
@@ -62,19 +62,13 @@ def write_report(run: Path, now: float | None = None, output: Path | None = None
 def _page_values(
     evidence: Evidence, findings: Findings, answers: tuple[Answer, ...], moment: float
 ) -> dict[str, Any]:
-    worrying = [answer for tone in ("bad", "caution") for answer in answers if answer.tone == tone]
-    worrying += [
-        answer
-        for answer in answers
-        if answer.headline == "Unclear" and answer.next_step != SEE_WHAT_IS_MISSING
-    ]
     return {
         "name": evidence.name,
         "folder": str(evidence.run),
         "state": _STATES[evidence.state],
         "summary": _summary(evidence, findings),
         "answers": answers,
-        "advice": worrying[:_MOST_ADVICE],
+        "advice": _advice(answers),
         "evidence_rows": {answer.id: flat_rows(plain(answer.evidence)) for answer in answers},
         "missing": evidence.missing,
         "predictions": prediction_cells(findings.predictions, evidence.history.train.last_step),
@@ -92,6 +86,21 @@ def _page_values(
         "footer": f"Made by dragoman {__version__} on {when(moment)} from the files in "
         f"{evidence.run} alone.",
     }
+
+
+def _advice(answers: tuple[Answer, ...]) -> list[Answer]:
+    """The answers whose next steps matter most, each step once."""
+    worrying = [answer for tone in ("bad", "caution") for answer in answers if answer.tone == tone]
+    worrying += [
+        answer
+        for answer in answers
+        if answer.headline == "Unclear" and answer.next_step != SEE_WHAT_IS_MISSING
+    ]
+    steps = [answer.next_step for answer in worrying]
+    first = [
+        answer for place, answer in enumerate(worrying) if answer.next_step not in steps[:place]
+    ]
+    return first[:_MOST_ADVICE]
 
 
 def _summary(evidence: Evidence, findings: Findings) -> str:

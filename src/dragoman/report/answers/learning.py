@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.report.answers.advice import EVALUATE_MORE_OFTEN
 from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of
 from dragoman.report.answers.validation_sets import (
     by_all_sets,
@@ -200,8 +201,7 @@ def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:
             return f"Go on to the schedule's end, step {law.total_steps:,}."
         reason = "improving as the rate runs down"  # There is no going on from its end.
     return {
-        "few evaluations": f"Evaluate more often: at least {3 * _NEEDED} evaluations over the run "
-        "(evaluation.every_steps).",
+        "few evaluations": EVALUATE_MORE_OFTEN,
         "nothing to gain": "Stop here, average the last checkpoints (`--average`), or spend the "
         "time on a larger model or more data.",
         "nothing left in the schedule": "Use this model, or average the last checkpoints "

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of, unknown
 from dragoman.report.answers.network import straggler_words
 from dragoman.report.bottleneck import StepTimes
@@ -145,16 +146,19 @@ def _gpu_advice(evidence: Evidence, findings: Findings) -> str:
                 + (", or a new run in 16 bits (training.precision)." if is_wide else ".")
             )
         return "Nothing to do; the share of peak arithmetic is what is left to win."
-    return _idle_advice(max(found.dips, key=lambda dip: dip.idle_seconds), findings.times)
+    return _idle_advice(max(found.dips, key=lambda dip: dip.idle_seconds), findings)
 
 
-def _idle_advice(largest: Dips, times: StepTimes | None) -> str:
+def _idle_advice(largest: Dips, findings: Findings) -> str:
     """What to do about the cause of most idle time."""
+    times = findings.times
     if largest.cause == "gap":
         return (
             "Most idle time falls into a gap that nothing in the log explains: find out what the "
             "machine did then."
         )
+    if largest.cause == "evaluation":
+        return f"Most idle time falls into evaluations. {spare_evaluations(findings)}"
     if largest.cause != "training":
         return f"Most idle time falls into {largest.cause}s: make them rarer or shorter."
     data = times.share("data") if times else NAN

@@ -2,6 +2,7 @@
 
 import math
 
+from dragoman.report.answers.advice import EVALUATE_MORE_OFTEN
 from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of
 from dragoman.report.answers.validation_sets import by_all_sets, checkpoint_of
 from dragoman.report.evidence import Evidence
@@ -109,7 +110,7 @@ def _words(found: Overfitting) -> str:
 def _advice(found: Overfitting, evidence: Evidence) -> str:
     best = checkpoint_of(evidence, found.best_step)
     return {
-        "few evaluations": "Evaluate more often (evaluation.every_steps).",
+        "few evaluations": EVALUATE_MORE_OFTEN,
         "at its minimum": "Nothing to do.",
         "rise within noise": "Watch the next evaluations; the checkpoint with the best loss is "
         "kept.",

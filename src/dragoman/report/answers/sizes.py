@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, unknown
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.checkpoints import SavedCheckpoint
@@ -81,11 +82,12 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
             "state": evidence.state,
         },
         confidence="high" if is_sure else "medium",
-        next_step=_duration_advice(found),
+        next_step=_duration_advice(findings),
     )
 
 
-def _duration_advice(found: Duration) -> str:
+def _duration_advice(findings: Findings) -> str:
+    found = findings.duration
     parts = found.parts
     largest = max((name for name in parts if name != "training"), key=lambda name: parts[name])
     if parts[largest] < MUCH_ELSEWHERE.value * found.wall:
@@ -93,8 +95,7 @@ def _duration_advice(found: Duration) -> str:
     if largest == "waiting":
         return _waiting_advice(found)
     return {
-        "evaluation": "Evaluate less often (evaluation.every_steps), or start a new run that "
-        "scores BLEU on fewer sentences (evaluation.bleu_pairs).",
+        "evaluation": spare_evaluations(findings),
         "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
         "restarts": "Find the cause of the restarts (train.log names the first one), and save "
         "more often so that less is lost.",
