@@ -123,24 +123,24 @@ def _live() -> Any:
 
 def _panel(title: str, status: Status) -> Any:
     from rich import box
+    from rich.columns import Columns
     from rich.console import Group
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    numbers = Table.grid(padding=(0, 3))
     left = status.seconds_left()
     of_steps = f" of {status.steps:,}" if status.steps else ""
-    numbers.add_row(
+    numbers = [
         f"[b]step[/b] {status.step:,}{of_steps}",
         f"[b]epoch[/b] {status.epoch:.2f}",
         f"[b]train loss[/b] {status.loss:.3f}",
         f"[b]learning rate[/b] {status.learning_rate:.2e}",
         f"[b]tokens/s[/b] {status.tokens_per_second:,.0f}",
         f"[b]left[/b] {_duration(left)}" if left is not None else "",
-    )
-    parts: list[Any] = [numbers]
+    ]
+    parts: list[Any] = [Columns(numbers, padding=(0, 3))]  # On as many lines as they need.
     if status.steps:
         parts.append(ProgressBar(total=status.steps, completed=status.step))
     if status.evaluations:
