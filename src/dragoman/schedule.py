@@ -30,11 +30,6 @@ def learning_rates(
     return np.where(steps < warmup, rise, after)
 
 
-def peak_step(schedule: ScheduleSettings) -> int:
-    """The step with the highest learning rate."""
-    return schedule.warmup_steps
-
-
 def _fraction_of_peak(steps: Floats, schedule: ScheduleSettings, total_steps: int | None) -> Floats:
     """What is left of the peak after the rise."""
     final = schedule.final_fraction

@@ -44,21 +44,13 @@ class Workers:
         """Whether this is the lowest worker of its machine."""
         return self.hosts.index(self.hosts[self.rank]) == self.rank
 
-    def sum(self, values: Sequence[float]) -> list[float]:
-        """Add up each value over all workers."""
-        if self.count == 1:
-            return list(values)
-        total = torch.tensor(values, dtype=torch.float64)
-        distributed.all_reduce(total, group=_control_group())
-        return [float(value) for value in total]
-
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Collect a few numbers of every worker, by rank."""
         if self.count == 1:
             return [list(values)]
         mine = torch.tensor(values, dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self.count)]
-        distributed.all_gather(everyone, mine, group=_control_group())
+        distributed.all_gather(everyone, mine)
         return [[float(value) for value in one] for one in everyone]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
@@ -77,7 +69,7 @@ class Workers:
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         everyone = [torch.empty_like(padded) for _ in range(self.count)]
-        distributed.all_gather(everyone, padded, group=_control_group())
+        distributed.all_gather(everyone, padded)
         return [json.loads(bytes(one.numpy()).rstrip(b"\0")) for one in everyone]
 
     def broadcast_tensors(self, tensors: Iterable[Tensor], source: int = 0) -> None:
@@ -96,11 +88,11 @@ class Workers:
         if self.count == 1:
             return content
         size = torch.tensor([len(content)])
-        distributed.broadcast(size, src=source, group=_control_group())
+        distributed.broadcast(size, src=source)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source and content:
             buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-        distributed.broadcast(buffer, src=source, group=_control_group())
+        distributed.broadcast(buffer, src=source)
         return bytes(buffer.numpy())
 
 
@@ -249,10 +241,6 @@ def _boot() -> str:
     """What the machine's kernel calls the time since it was started; empty if nothing."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if path.exists() else ""
-
-
-def _control_group() -> Any:
-    return distributed.group.WORLD
 
 
 def _pick_device(local_rank: int) -> torch.device:

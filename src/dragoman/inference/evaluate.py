@@ -77,7 +77,8 @@ def mean_loss(
         with arithmetic():
             sums += torch.stack(model(part, label_smoothing))
     model.train(was_training)
-    loss, nll, tokens = workers.sum([*sums.tolist(), float(mine.target_tokens)])
+    everyone = workers.gather([*sums.tolist(), mine.target_tokens])
+    loss, nll, tokens = (sum(values) for values in zip(*everyone, strict=True))
     return MeanLoss(loss / tokens, nll / tokens, int(tokens))
 
 

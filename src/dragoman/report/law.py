@@ -9,7 +9,7 @@ import numpy as np
 from dragoman.config import PRESETS, SCHEDULES_WITH_END, ScheduleSettings
 from dragoman.report.series import Floats
 from dragoman.report.thresholds import RATE_HAS_RUN_DOWN
-from dragoman.schedule import learning_rates, peak_step
+from dragoman.schedule import learning_rates
 
 Stage = Literal["has no end", "is still to fall", "has run down"]
 
@@ -30,7 +30,7 @@ class Law:
     @property
     def peak_step(self) -> int:
         """The step with the highest learning rate."""
-        return peak_step(self.schedule)
+        return self.schedule.warmup_steps
 
     @property
     def peak(self) -> float:
