@@ -1,6 +1,7 @@
 """What the peers' benchmarks share: batches as their users make them, and Hugging Face's Marian."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +51,21 @@ class Batches(Dataset[Batch]):
         return DataLoader(self, batch_size=None, num_workers=LOADERS, pin_memory=True)
 
 
+def named_by_hugging_face(shape: ModelShape) -> dict[str, Any]:
+    """A model's shape and what all of ours have, as Hugging Face's configs call them."""
+    return {
+        "d_model": shape.d_model,
+        "encoder_layers": shape.encoder_layers,
+        "decoder_layers": shape.decoder_layers,
+        "encoder_attention_heads": shape.heads,
+        "decoder_attention_heads": shape.heads,
+        "encoder_ffn_dim": shape.feed_forward,
+        "decoder_ffn_dim": shape.feed_forward,
+        "activation_function": "relu",
+        "scale_embedding": True,
+    }
+
+
 def make_marian(
     shape: ModelShape, words: int, inner_dropout: float = DROPOUT
 ) -> tuple[nn.Module, Logits]:
@@ -59,18 +75,10 @@ def make_marian(
     model = MarianMTModel(
         MarianConfig(
             vocab_size=words + 1,
-            d_model=shape.d_model,
-            encoder_layers=shape.encoder_layers,
-            decoder_layers=shape.decoder_layers,
-            encoder_attention_heads=shape.heads,
-            decoder_attention_heads=shape.heads,
-            encoder_ffn_dim=shape.feed_forward,
-            decoder_ffn_dim=shape.feed_forward,
-            activation_function="relu",
+            **named_by_hugging_face(shape),
             dropout=DROPOUT,
             attention_dropout=inner_dropout,
             activation_dropout=inner_dropout,
-            scale_embedding=True,
             pad_token_id=words,
             eos_token_id=2,
             decoder_start_token_id=1,

@@ -32,6 +32,7 @@ from dragoman.inference.load import TrainedModel, load_trained
 from dragoman.inference.translate import TextSides, longest_output, translate_text
 from dragoman.model.transformer import NORM_EPSILON, Transformer, sinusoids
 from dragoman.runs.folder import RunFolder, find_run
+from peers import named_by_hugging_face
 
 WARM_UP_SENTENCES = 20
 LARGEST_LOGIT_DIFFERENCE = 1e-3
@@ -129,15 +130,7 @@ def make_pegasus(model: Transformer, text: TextSides) -> Any:
         PegasusConfig(
             vocab_size=padding + 1,
             max_position_embeddings=positions,
-            d_model=shape.d_model,
-            encoder_layers=shape.encoder_layers,
-            decoder_layers=shape.decoder_layers,
-            encoder_attention_heads=shape.heads,
-            decoder_attention_heads=shape.heads,
-            encoder_ffn_dim=shape.feed_forward,
-            decoder_ffn_dim=shape.feed_forward,
-            activation_function="relu",
-            scale_embedding=True,
+            **named_by_hugging_face(shape),
             pad_token_id=padding,
             bos_token_id=text.target.begin,
             eos_token_id=text.target.end,

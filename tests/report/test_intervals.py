@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dragoman.report.intervals import autocorrelation, correlate, student_t, trend
+from report.noise import drifting
 
 
 def test_trend_by_hand() -> None:
@@ -52,9 +53,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(correlation: float, least
     x = np.log(np.linspace(2 / 3, 1, 18)[1:])
     held = 0
     for _ in range(400):
-        noise = generator.standard_normal(len(x))
-        for place in range(1, len(x)):
-            noise[place] += correlation * noise[place - 1]
+        noise = drifting(generator.standard_normal(len(x)), correlation)
         found = trend(x, 0.7 * x + noise)
         held += found.low <= 0.7 <= found.high
     assert held / 400 > least

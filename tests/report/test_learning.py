@@ -12,6 +12,7 @@ from dragoman.report.intervals import trend
 from dragoman.report.law import law_of
 from dragoman.report.learning import Convergence, judge_learning
 from dragoman.report.overfitting import Overfitting, judge_overfitting
+from report.noise import drifting
 from report.run_folders import START, RunFolder
 
 Curve = Callable[[int], float | None]
@@ -321,9 +322,7 @@ def test_a_plateau_is_seldom_called_unfinished(correlation: float) -> None:
     step = np.arange(10.0, 310, 10)
     reasons = []
     for _ in range(100):
-        noise = generator.standard_normal((3, 30))
-        for place in range(1, 30):
-            noise[:, place] += correlation * noise[:, place - 1]
+        noise = drifting(generator.standard_normal((3, 30)), correlation)
         loss, bleu = 2.5 + 0.02 * noise[0], 30 + 0.3 * noise[1]
         sample = 2.3 - 0.05 * np.log(step) + 0.02 * noise[2]
         series = Evaluations("", "", step, step, step, loss, sample, bleu)
@@ -418,9 +417,7 @@ def test_a_flat_curve_is_seldom_taken_for_overfitting(noise: float) -> None:
     step = np.arange(10.0, 310, 10)
     verdicts = []
     for _ in range(200):
-        loss = noise * generator.standard_normal(30)
-        for place in range(1, 30):
-            loss[place] += 0.4 * loss[place - 1]
+        loss = drifting(noise * generator.standard_normal(30), 0.4)
         nothing = np.full(30, np.nan)
         sample = 3 - 0.1 * np.log(step)
         series = Evaluations("", "", step, step, nothing, 2 + loss, sample, nothing)

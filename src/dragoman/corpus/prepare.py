@@ -36,7 +36,7 @@ from dragoman.corpus.store import (
     read_manifest,
 )
 from dragoman.corpus.subwords import Subwords, load_subwords, train_subwords
-from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks, resolve_files
+from dragoman.corpus.text import TextFiles, normalize, read_pairs, resolve_files
 from dragoman.errors import UserError
 from dragoman.files import exclusive, flush_folder, flush_to_disk, naming, sha256, write_whole
 
@@ -162,15 +162,8 @@ def _check_sets(inputs: Inputs) -> None:
     """Find mistakes in the small texts before the large one is worked on."""
     for kind, named in inputs.sets.items():
         for name, texts in named.items():
-            pairs = 0
-            for chunk in (part for text in texts for part in read_chunks(text, LINES_PER_CHUNK)):
-                pairs += len(chunk.source)
-                for lines, path in (
-                    (chunk.source, chunk.files.paths[0]),
-                    (chunk.target, chunk.files.paths[-1]),
-                ):
-                    list(decode(lines, path, chunk.first_line, skip=False))
-            if not pairs:
+            chunks = (chunk for text in texts for chunk in read_pairs(text, LINES_PER_CHUNK))
+            if not sum(len(source) for source, _ in chunks):
                 raise UserError(
                     f"corpus.{kind}.{name}: {texts[0].source} is empty: nothing to evaluate on"
                 )
@@ -316,27 +309,26 @@ def _write_set(
     dtype: str,
 ) -> dict[str, int]:
     """Write an evaluation set: raw text for BLEU, tokens for the loss; nothing is filtered."""
-    pairs = 0
     with (
         PairWriter(folder, stem) as writer,
         open(folder / f"{stem}.source.txt", "w", encoding="utf-8", newline="\n") as source_file,
         open(folder / f"{stem}.target.txt", "w", encoding="utf-8", newline="\n") as target_file,
     ):
-        for chunk in (chunk for files in texts for chunk in read_chunks(files, LINES_PER_CHUNK)):
+        for source, target in (
+            chunk for files in texts for chunk in read_pairs(files, LINES_PER_CHUNK)
+        ):
             encoded = []
-            for lines, path, model, file in (
-                (chunk.source, chunk.files.paths[0], subwords[0], source_file),
-                (chunk.target, chunk.files.paths[-1], subwords[-1], target_file),
+            for text, model, file in (
+                (source, subwords[0], source_file),
+                (target, subwords[-1], target_file),
             ):
-                text = [line or "" for line in decode(lines, path, chunk.first_line, skip=False)]
                 file.writelines(line + "\n" for line in text)
                 normal = [normalize(line, settings.normalize_punctuation).strip() for line in text]
                 encoded.append(pack_lines(model.encode(normal), dtype))
             writer.append(PairTokens(*encoded))
-            pairs += len(chunk.source)
         for file in (source_file, target_file):
             flush_to_disk(file)
-    return {"pairs": pairs, **dict(zip(SIDES, writer.tokens, strict=True))}
+    return {"pairs": writer.pairs, **dict(zip(SIDES, writer.tokens, strict=True))}
 
 
 def _histogram(offsets: Path) -> list[int]:

@@ -229,3 +229,16 @@ def decode(
                 ) from None
             decoded.append(None)
     return decoded
+
+
+def read_pairs(files: TextFiles, lines: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Read a parallel text as it is, decoded, in chunks of `lines` of both sides."""
+    for chunk in read_chunks(files, lines):
+        source, target = (
+            [line or "" for line in decode(side, path, chunk.first_line, skip=False)]
+            for side, path in (
+                (chunk.source, chunk.files.paths[0]),
+                (chunk.target, chunk.files.paths[-1]),
+            )
+        )
+        yield source, target

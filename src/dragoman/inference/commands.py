@@ -14,7 +14,7 @@ from dragoman.cluster.processes import Workers
 from dragoman.config import LARGEST_BEAM, Precision, TranslationSettings
 from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
-from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks
+from dragoman.corpus.text import TextFiles, normalize, read_pairs
 from dragoman.errors import UserError
 from dragoman.files import write_whole
 from dragoman.inference.evaluate import (
@@ -70,11 +70,7 @@ def _translate_input(
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
     while lines := [line for _, line in zip(range(LINES_AT_ONCE), sys.stdin.buffer, strict=False)]:
-        # Whatever comes in, a line goes out: bytes that are no text become U+FFFD.
-        text = [line.decode("utf-8", "replace").rstrip("\r\n") for line in lines]
-        odd = [number for number, line in enumerate(lines, first) if not _is_utf8(line)]
-        if odd:
-            say(f"{len(odd):,} lines are not UTF-8, first line {odd[0]:,}: convert the text")
+        text = _decode(lines, first)
         first += len(lines)
         for translations in translator.translate(text, settings, n_best):
             for translation in translations:
@@ -83,12 +79,19 @@ def _translate_input(
         sys.stdout.flush()
 
 
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _decode(lines: Sequence[bytes], first: int) -> list[str]:
+    """Whatever comes in, a line goes out: bytes that are no text become U+FFFD, and are named."""
+    text, odd = [], []
+    for number, line in enumerate(lines, first):
+        try:
+            decoded = line.decode()
+        except UnicodeDecodeError:
+            odd.append(number)
+            decoded = line.decode("utf-8", "replace")
+        text.append(decoded.rstrip("\r\n"))
+    if odd:
+        say(f"{len(odd):,} lines are not UTF-8, first line {odd[0]:,}: convert the text")
+    return text
 
 
 @dataclass(frozen=True)
@@ -224,11 +227,9 @@ def _read_set(trained: TrainedModel, source: Path, reference: Path) -> Evaluatio
         if not path.is_file():
             raise UserError(f"{path}: no such file")
     sides: list[list[str]] = [[], []]
-    for chunk in read_chunks(TextFiles(source, reference), LINES_AT_ONCE):
-        for side, lines, path in zip(
-            sides, (chunk.source, chunk.target), (source, reference), strict=True
-        ):
-            side += [line or "" for line in decode(lines, path, chunk.first_line, skip=False)]
+    for chunk in read_pairs(TextFiles(source, reference), LINES_AT_ONCE):
+        for side, lines in zip(sides, chunk, strict=True):
+            side += lines
     if not sides[0]:
         raise UserError(f"{source} is empty: nothing to evaluate")
     return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), _encode(trained, *sides))

@@ -69,7 +69,7 @@ def _speed_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
         ),
         _fact(
             "tokens_per_second",
-            [_tokens_per_second(side.evidence) for side in (first, second)],
+            [_tokens_per_second(side) for side in (first, second)],
             lambda one, other: (
                 f"Steps differ in size ({sizes[0]:,} and {sizes[1]:,} slots). {labels[0]} trains "
                 f"on {in_count(one)} target tokens a second and {labels[1]} on {in_count(other)}: "
@@ -81,11 +81,10 @@ def _speed_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
     ]
 
 
-def _tokens_per_second(evidence: Evidence) -> float:
-    train = evidence.history.train
-    known = np.isfinite(train.target_tokens) & (train.seconds > 0)
-    seconds = float(train.seconds[known].sum())
-    return float(train.target_tokens[known].sum()) / seconds if seconds else np.nan
+def _tokens_per_second(side: Side) -> float:
+    """As the run's own report has it."""
+    duration = next(answer for answer in side.answers if answer.id == "duration")
+    return float(duration.evidence.get("tokens_per_second", np.nan))
 
 
 def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:

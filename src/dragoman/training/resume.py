@@ -71,11 +71,12 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
             f"{corpus.folder} was prepared with other settings; the config now says "
             f"{'; '.join(different)}; run `dragoman prepare` again"
         )
+    texts_before = texts_of(before)
     for name, files in texts_of(now).items():
-        if files != texts_of(before)[name]:
+        if files != texts_before[name]:
             raise UserError(
                 f"{corpus.folder} was prepared from other text: corpus.{name} was "
-                f"{', '.join(texts_of(before)[name]) or 'empty'}; the config now says "
+                f"{', '.join(texts_before[name]) or 'empty'}; the config now says "
                 f"{', '.join(files) or 'nothing'}; run `dragoman prepare` again"
             )
 

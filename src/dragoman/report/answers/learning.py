@@ -33,14 +33,7 @@ _FINER_PRECISION = {"float16": ", or in bfloat16 or float32", "bfloat16": ", or 
 
 def fully_trained(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by the slopes of the last third, and by what came after the best evaluation."""
-    return by_all_sets(
-        {
-            one.evaluations.name if one.evaluations else "": _by_one_set(
-                evidence, one, findings.law
-            )
-            for one in findings.learning
-        }
-    )
+    return by_all_sets(findings.learning, lambda one: _by_one_set(evidence, one, findings.law))
 
 
 def _by_one_set(evidence: Evidence, learning: Learning, law: Law | None) -> Answer:

@@ -15,12 +15,7 @@ from dragoman.report.wording import plural
 
 def overfitting(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by the turn of the eval loss against the training sample, both in evaluation mode."""
-    return by_all_sets(
-        {
-            one.evaluations.name if one.evaluations else "": _by_one_set(evidence, one.overfitting)
-            for one in findings.learning
-        }
-    )
+    return by_all_sets(findings.learning, lambda one: _by_one_set(evidence, one.overfitting))
 
 
 def _by_one_set(evidence: Evidence, found: Overfitting) -> Answer:

@@ -1,17 +1,20 @@
 """One answer out of what each validation set says, and the checkpoints that it may name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dragoman.report.answers.answer import Answer, Confidence
 from dragoman.report.evidence import Evidence
+from dragoman.report.learning import Learning
 
 _LESS_SURE: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
-def by_all_sets(answers: Mapping[str, Answer]) -> Answer:
+def by_all_sets(sets: Sequence[Learning], answer_by: Callable[[Learning], Answer]) -> Answer:
     """The first set's answer, and whether the others agree with it."""
-    (name, first), *others = answers.items()
+    (name, first), *others = (
+        (one.evaluations.name if one.evaluations else "", answer_by(one)) for one in sets
+    )
     if not others:
         return first
     differing = {other: answer for other, answer in others if _differ(first, answer)}
