@@ -7,15 +7,16 @@ A peer is a Transformer base in bfloat16 autocast with fused Adam and label smoo
 plain loop. It gets what its users give it: sentences of like length, padded, in batches of about as
 many real target tokens as our step has slots. They lie ready in pinned memory: what it takes to
 make them is not counted. Copying them, and everything else, is. All batches are trained on twice:
-the first time nearly every shape is new to the libraries and the allocator, as in the first epochs
-of a run; the second time none is, which is the best that the peer can do.
+the first time nearly every shape is new to the libraries, as in the first epochs of a run; the
+second time none is. Both once as PyTorch chooses the attention and once without cuDNN's, which
+plans anew for every shape that it has not seen.
 """
 
 import argparse
 import json
 import math
 import time
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import torch
@@ -43,13 +44,14 @@ def main() -> None:
         ready = list(
             islice(Batches(corpus.train, slots, words, seed=1).loader(), WARM_UP_STEPS + BATCHES)
         )
-        for peer, make in makers.items():
+        for (peer, make), cudnn in product(makers.items(), (True, False)):
+            torch.backends.cuda.enable_cudnn_sdp(cudnn)
             torch.manual_seed(1)
             model, logits = make(PRESETS["base"], words)
             model.cuda()
             fresh, seen = measure(model, logits, ready, words)
             free, total = torch.cuda.mem_get_info()
-            found = {"peer": peer, "slots": slots}
+            found = {"peer": peer, "slots": slots, "cudnn_attention": cudnn}
             found |= {"fresh_tokens_per_second": fresh, "tokens_per_second": seen}
             found |= {"parameters": count_parameters(model), "memory_bytes": total - free}
             print(json.dumps(found), flush=True)

@@ -229,11 +229,11 @@ def print_run(case: Case, found: Measured) -> None:
 
 
 def print_peers(prepared: Path, folder: Path) -> None:
-    print("\n| target slots | peer | target tokens/s, new shapes | seen | GiB | ours is faster |")
-    print("|---|---|---|---|---|---|", flush=True)
+    print("\n| target slots | peer | cuDNN | tokens/s, new shapes | seen | GiB | ours is faster |")
+    print("|---|---|---|---|---|---|---|", flush=True)
     ours = {case.slots: measure(prepared, case, folder).tokens_per_second for case in CASES[:2]}
     for slots, own in ours.items():
-        print(f"| {slots:,} | dragoman, shapes never change | {own:,.0f} | {own:,.0f} | | |")
+        print(f"| {slots:,} | dragoman, shapes never change | | {own:,.0f} | {own:,.0f} | | |")
     command = [sys.executable, str(HERE / "peers_gpu.py"), str(prepared), *map(str, ours)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -241,7 +241,8 @@ def print_peers(prepared: Path, folder: Path) -> None:
             fresh, seen = found["fresh_tokens_per_second"], found["tokens_per_second"]
             own, memory = ours[found["slots"]], found["memory_bytes"] / 2**30
             print(
-                f"| {found['slots']:,} | {found['peer']} | {fresh:,.0f} | {seen:,.0f} "
+                f"| {found['slots']:,} | {found['peer']} | {found['cudnn_attention']} "
+                f"| {fresh:,.0f} | {seen:,.0f} "
                 f"| {memory:.1f} | {own / fresh:.1f} x, {own / seen:.1f} x |",
                 flush=True,
             )
