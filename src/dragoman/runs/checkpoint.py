@@ -324,7 +324,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "time": (path / STATE).stat().st_mtime,
         "bytes": sum(file["bytes"] for file in files.values()),
         "files": files,
-        **state.get("scores", asdict(Scores())),
+        **state["scores"],
     }
 
 

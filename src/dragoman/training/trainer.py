@@ -84,9 +84,9 @@ class Trainer:
         """Announce this life of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
         device = kind_of(workers.device)
-        if not progress.rows_per_device or progress.device not in ("", device):
+        if progress.device != device:
+            progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
-        progress.device = device
         self.supervision.step = progress.step
         opening.announce(self.recorder, count_parameters(self.model))
         if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
