@@ -180,7 +180,7 @@ def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
     return Found(entry["name"], Progress.from_json(state["progress"]), state["optimizer"])
 
 
-def note_machine(run: RunFolder, machines: dict[str, Any]) -> None:
+def note_machines(run: RunFolder, machines: dict[str, Any]) -> None:
     """Add the machines that take part to the run's provenance."""
     provenance = json.loads(run.provenance.read_text())
     provenance["machines"] |= machines
