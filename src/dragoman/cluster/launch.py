@@ -153,9 +153,10 @@ class Launcher:
         """Tell whether an agent that is gone is gone for good, or with its machine."""
         over = self.board.given_up()
         if over is None and not self.board.was_up(host.name):
+            there = f"ssh {host.name} " if host.name else ""
             raise UserError(
                 f"{host.name or 'the agent'} did not come up (exit {code}); try "
-                f"`ssh {host.name} {sys.executable} -m dragoman --version` by hand"
+                f"`{there}{sys.executable} -m dragoman --version` by hand"
             )
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
