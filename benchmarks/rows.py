@@ -13,8 +13,6 @@ import time
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from dragoman.corpus.rows import Position, RowStream
 from dragoman.corpus.store import PairWriter, PreparedCorpus
 
@@ -61,9 +59,7 @@ def grow(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
     with PairWriter(folder / "data", "train") as writer:
         while writer.pairs < pairs:
             count = min(len(corpus.train), pairs - writer.pairs)
-            lines = np.arange(count)
-            sides = corpus.train.source, corpus.train.target
-            writer.append(type(corpus.train)(*(side.take(lines) for side in sides)))
+            writer.append(corpus.train.lines(0, count))
     manifest = corpus.manifest | {"data": "data"}
     manifest["files"] = {
         path.name: {"bytes": path.stat().st_size} for path in (folder / "data").iterdir()

@@ -1,10 +1,11 @@
-"""How long the launcher waits before a machine may join."""
+"""What the launcher says of agents, and how long it waits before a machine may join."""
 
 import pytest
 
 from dragoman.cluster import launch
 from dragoman.cluster.launch import Host, Job, Launcher
 from dragoman.config import DistributedSettings
+from dragoman.errors import UserError
 
 
 def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
@@ -18,3 +19,10 @@ def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
     launcher.board.note_saved(2)
     launcher._save_first()
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "command"), [("", "try `/"), ("hostB", "try `ssh hostB /")])
+def test_who_did_not_come_up_is_to_be_tried_where_it_should_have(name: str, command: str) -> None:
+    launcher = Launcher([Host("", 1)], Job([], ""), DistributedSettings())
+    with pytest.raises(UserError, match=command):
+        launcher._note_exit(Host(name, 1), 1)

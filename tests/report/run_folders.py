@@ -325,13 +325,11 @@ def local_run(
     rounds: int = 60,
     behind: float = 0.0,
     paces: Sequence[float] = (1.0,),
-    *,
-    is_together: bool = False,
 ) -> RunFolder:
     """Two machines that meet for 2 s after every 8 steps of one second, and send 4 MB.
 
     Worker 1 falls behind by so many seconds a step. The seconds of a step may change from round to
-    round. Older versions wrote the steps of a round down together.
+    round.
     """
     run = RunFolder(path, hosts=("alpha", "beta"))
     run.settings = f'{SETTINGS}\n[distributed]\nsync = "local"\nlocal_steps = 8\n'
@@ -356,9 +354,6 @@ def local_run(
         if step % 8 == 0:
             sent = counted[-1][1]
             counted += [(run.clock - 2, sent), (run.clock, sent + 4e6)]
-            if is_together:
-                for line in run.lines[-8:]:
-                    line["time"] = run.clock
     moments, counter = np.array(counted).T
     for host in run.hosts:
         for second in range(int(run.clock - START) + 1):

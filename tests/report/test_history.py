@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.history import History, read_history
-from report.run_folders import START, RunFolder, calm_run, local_run
+from report.run_folders import START, RunFolder, calm_run
 
 
 def _read(run: RunFolder) -> tuple[History, list[str]]:
@@ -37,7 +37,7 @@ def test_a_resume_makes_void_what_lay_beyond_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["start", "resume"])
 def test_beginning_again_makes_everything_void(tmp_path: Path, kind: str) -> None:
-    """A run that was stopped before its first checkpoint; older versions wrote a second start."""
+    """A run that was stopped before its first checkpoint."""
     run = RunFolder(tmp_path)
     run.begin()
     for step in range(1, 6):
@@ -157,28 +157,6 @@ def test_the_state_of_a_run(
     assert load_evidence(tmp_path, run.clock + silence).state == state
 
 
-@pytest.mark.parametrize(
-    ("reason", "state"), [("steps", "finished"), ("signal", "crashed"), ("error", "crashed")]
-)
-def test_a_resume_without_steps_leaves_a_finished_run_finished(
-    tmp_path: Path, reason: str, state: str
-) -> None:
-    """Older versions wrote it when a finished run was given its command again."""
-    run = calm_run(tmp_path)
-    run.lines[-1]["reason"] = reason
-    took = run.clock - START
-    run.clock += 86_400
-    run.hosts = ("gamma",)
-    run.begin("resume", 60)
-    evidence = load_evidence(run.write(), run.clock + 1e6)
-    assert evidence.state == state
-    assert evidence.hosts == ("alpha",)
-    if state == "finished":
-        assert evidence.history.last_time - evidence.history.first_time == pytest.approx(took)
-    run.train(61)
-    assert load_evidence(run.write(), run.clock + 1e6).state == "crashed"
-
-
 def test_a_run_that_has_not_started(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[training]\nsteps = 3\n")
     evidence = load_evidence(tmp_path, START)
@@ -190,14 +168,6 @@ def test_machines_that_were_lost_are_named(tmp_path: Path) -> None:
     run = calm_run(tmp_path)
     run.line("lost", 40, host="beta", reason="no answer for 60 s", workers=1)
     assert "beta was lost at step 40: no answer for 60 s" in load_evidence(run.write(), 0).missing
-
-
-def test_steps_written_down_together_ended_one_after_the_other(tmp_path: Path) -> None:
-    together, _ = _read(local_run(tmp_path / "together", is_together=True))
-    apart, _ = _read(local_run(tmp_path / "apart"))
-    np.testing.assert_allclose(together.train.time, apart.train.time, atol=1e-5)
-    assert together.train.time[0] == START + 1
-    assert together.gaps == ()
 
 
 @pytest.mark.parametrize(("gap", "steps", "is_named"), [(40, 90, 1), (40, 900, 0), (20, 30, 0)])

@@ -14,10 +14,9 @@ def _load(run: RunFolder) -> Evidence:
     return load_evidence(run.write(), START)
 
 
-@pytest.mark.parametrize("is_together", [True, False])
-def test_windows_of_local_steps_are_whole_rounds(tmp_path: Path, is_together: bool) -> None:
+def test_windows_of_local_steps_are_whole_rounds(tmp_path: Path) -> None:
     # Rounds of 10 s and of 14 s: 60 s hold five of them, or six, or a part.
-    evidence = _load(local_run(tmp_path, paces=(1.0, 1.0, 1.5), is_together=is_together))
+    evidence = _load(local_run(tmp_path, paces=(1.0, 1.0, 1.5)))
     windows = training_windows(evidence, evidence.machines[0])
     assert windows is not None
     np.testing.assert_allclose(windows.steps, 40, atol=1e-3)

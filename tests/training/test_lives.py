@@ -15,8 +15,8 @@ from dragoman.config_file import load_config
 from dragoman.errors import SystemFault, UserError
 from dragoman.files import exclusive
 from dragoman.report.evidence.history import read_history
-from dragoman.runs import checkpoint
-from dragoman.runs.checkpoint import Checkpoint, read_index, read_state
+from dragoman.runs import checkpoint_writer
+from dragoman.runs.checkpoint import Checkpoint, read_index, read_state, write_checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
 from dragoman.training.start import train
@@ -91,14 +91,13 @@ def test_a_save_that_an_earlier_life_answered_is_not_made_again(
 
 def fail_to_write(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Let the disk be full when the checkpoint of this step is written."""
-    write = checkpoint.write_checkpoint
 
     def write_or_fail(folder: Path, one: Checkpoint) -> int:
         if one.step == step:
             raise OSError(28, "No space left on device")
-        return write(folder, one)
+        return write_checkpoint(folder, one)
 
-    monkeypatch.setattr(checkpoint, "write_checkpoint", write_or_fail)
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", write_or_fail)
 
 
 def test_a_save_that_failed_is_not_answered_nor_tried_at_every_step(

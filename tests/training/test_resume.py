@@ -10,9 +10,9 @@ from dragoman.training.resume import Progress, check_corpus_settings
 from support import SMALL
 
 
-def test_progress_of_an_earlier_dragoman_can_be_read() -> None:
+def test_progress_survives_a_round_trip() -> None:
     progress = Progress(step=7, seconds=1.5)
-    assert Progress.from_json({**progress.to_json(), "target_tokens": 99}) == progress
+    assert Progress.from_json(progress.to_json()) == progress
 
 
 def test_a_text_that_was_not_prepared_is_refused(prepared: Path) -> None:

@@ -14,7 +14,8 @@ import torch
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
-from dragoman.runs.checkpoint import CheckpointWriter, read_index
+from dragoman.runs.checkpoint import read_index
+from dragoman.runs.checkpoint_writer import CheckpointWriter
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
 from dragoman.training.start import train

@@ -136,7 +136,10 @@ class Agent(LocalElasticAgent):
         """A worker whose heart has stopped (its process stands still) is killed by name."""
         # A little before the others' own patience ends, so that the cause comes before its echo.
         limit = 0.8 * self._orders.timeout_seconds
+        processes: Any = self._pcontext
         for worker in worker_group.workers:
+            if processes.subprocess_handlers[worker.local_rank].proc.poll() is not None:
+                continue  # It has ended, and its heart with it; another may have its number by now.
             path = self._heartbeats / str(worker.local_rank)
             try:
                 beat = json.loads(path.read_text())

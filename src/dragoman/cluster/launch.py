@@ -153,20 +153,16 @@ class Launcher:
         """Tell whether an agent that is gone is gone for good, or with its machine."""
         over = self.board.given_up()
         if over is None and not self.board.was_up(host.name):
+            there = f"ssh {host.name} " if host.name else ""
             raise UserError(
                 f"{host.name or 'the agent'} did not come up (exit {code}); try "
-                f"`ssh {host.name} {sys.executable} -m dragoman --version` by hand"
+                f"`{there}{sys.executable} -m dragoman --version` by hand"
             )
-        if over is not None or not self._can_lose(host):
+        if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
         self.board.post_failure(Failure(host.name, None, None, "the machine was lost", time.time()))
         say(f"{host.name} is lost (exit {code}); trying to bring it back")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
-
-    def _can_lose(self, host: Host) -> bool:
-        """Whether to wait for this machine: not if it was the last one, or never came up."""
-        alive = [one for one in self.hosts if self._exit_code(one) is None]
-        return bool(alive) and host.name != ""
 
     def _bring_back(self, host: Host) -> None:
         """Try to start a lost machine's agent, once what is running has been saved."""
@@ -317,7 +313,7 @@ def _listen(address: str, port: int) -> tuple[TCPStore, str]:
 
 
 def _answers(name: str) -> bool:
-    """Whether a host can be reached again."""
+    """Whether a host can be reached."""
     try:
         return subprocess.run([*SSH, name, "true"], capture_output=True, timeout=15).returncode == 0
     except subprocess.TimeoutExpired:

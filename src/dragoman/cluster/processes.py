@@ -36,7 +36,7 @@ class Workers:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is worker 0, which writes the run folder."""
+        """Whether this is worker 0, which speaks for all."""
         return self.rank == 0
 
     @property

@@ -105,7 +105,7 @@ class Exchange:
 def bytes_sent_per_step(
     shapes: Sequence[Sequence[int]], machines: int, settings: DistributedSettings
 ) -> float:
-    """Bytes that each machine sends in a step, in theory: a ring, S being one packed gradient."""
+    """Bytes that each machine sends in a step, in theory: its part of a ring."""
     elements = sum(torch.Size(shape).numel() for shape in shapes)
     match settings.compression:
         case "none":

@@ -114,19 +114,14 @@ class RowStream:
         """Pack one window of an epoch."""
         order = keyed_permutation(self.blocks, self.seed, epoch, 0)
         blocks = order[window * BLOCKS_PER_WINDOW : (window + 1) * BLOCKS_PER_WINDOW]
-        parts = [
-            (self.pairs.source.lines(start, stop), self.pairs.target.lines(start, stop))
-            for block in blocks.tolist()
-            for start in [block * PAIRS_PER_BLOCK]
-            for stop in [min(start + PAIRS_PER_BLOCK, len(self.pairs))]
-        ]
-        pairs = PairTokens(*(_concatenate(sides) for sides in zip(*parts, strict=True)))
-        mixed = keyed_permutation(len(pairs), self.seed, epoch, 1, window)
-        rows = pack(
-            PairTokens(pairs.source.take(mixed), pairs.target.take(mixed)),
-            self.row_tokens,
-            self.begin,
+        starts = (PAIRS_PER_BLOCK * blocks).tolist()
+        parts = [self.pairs.lines(start, start + PAIRS_PER_BLOCK) for start in starts]
+        pairs = PairTokens(
+            _concatenate([part.source for part in parts]),
+            _concatenate([part.target for part in parts]),
         )
+        mixed = keyed_permutation(len(pairs), self.seed, epoch, 1, window)
+        rows = pack(pairs.take(mixed), self.row_tokens, self.begin)
         shuffled = keyed_permutation(len(rows), self.seed, epoch, 2, window)
         return Rows(*(array[shuffled] for array in rows.arrays()))
 
@@ -247,7 +242,7 @@ def _lay_out(
     return tokens, segments, restarted
 
 
-def _concatenate(sides: tuple[SideTokens, ...]) -> SideTokens:
+def _concatenate(sides: list[SideTokens]) -> SideTokens:
     tokens = np.concatenate([side.tokens for side in sides])
     lengths = np.concatenate([np.diff(side.offsets) for side in sides])
     return SideTokens(tokens, offsets_of(lengths))

@@ -72,6 +72,14 @@ class PairTokens:
     def __len__(self) -> int:
         return len(self.source)
 
+    def lines(self, start: int, stop: int) -> "PairTokens":
+        """A copy of consecutive pairs, in memory, up to `stop` or the end."""
+        return PairTokens(self.source.lines(start, stop), self.target.lines(start, stop))
+
+    def take(self, order: NDArray[np.int64]) -> "PairTokens":
+        """A copy of the pairs in another order."""
+        return PairTokens(self.source.take(order), self.target.take(order))
+
 
 @dataclass(frozen=True)
 class EvaluationSet:
@@ -243,9 +251,8 @@ class Shuffler:
     def write(self, writer: PairWriter) -> None:
         """Write everything added, in its random order, and drop the buckets."""
         for number, files in enumerate(self._buckets):
-            sides = [self._read(files[2 * index], files[2 * index + 1]) for index in range(2)]
-            order = keyed_permutation(len(sides[0]), self._seed, 1, number)
-            writer.append(PairTokens(*(side.take(order) for side in sides)))
+            pairs = PairTokens(self._read(*files[:2]), self._read(*files[2:]))
+            writer.append(pairs.take(keyed_permutation(len(pairs), self._seed, 1, number)))
             for file in files:
                 file.close()
                 Path(file.name).unlink()

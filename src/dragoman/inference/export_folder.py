@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman.config import TranslationSettings
 from dragoman.errors import UserError
-from dragoman.files import exclusive, flush_folder, flush_to_disk, sha256
+from dragoman.files import exclusive, flush_folder, flush_to_disk, naming, sha256
 from dragoman.runs.folder import find_run
 
 FORMAT = 1
@@ -85,15 +85,11 @@ def new_export(output: Path) -> Iterator[Path]:
     refuse_foreign(output)
     aside = output.with_name(f".{output.name}.new")
     aside.mkdir(parents=True, exist_ok=True)
-    with exclusive(aside, "exporting"):
+    with exclusive(aside, "exporting"), naming(output):
         try:
             _clear(aside)
             yield aside
             _put_in_place(aside, output)
-        except OSError as error:
-            if error.filename is None:  # A full disk names no file.
-                raise OSError(error.errno, error.strerror, str(output)) from error
-            raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

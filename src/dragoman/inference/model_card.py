@@ -71,9 +71,9 @@ A Transformer that translates from {source} to {target}, trained with Dragoman
 def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | None) -> str:
     rows, signatures = [], set()
     for line in _evaluations(run, info.checkpoints):
-        pairs = line.get("bleu_pairs", line["pairs"])
         rows.append(
-            f"| {line['set']} | {pairs:,} | while training, beam {config.evaluation.beam} "
+            f"| {line['set']} | {line['bleu_pairs']:,} "
+            f"| while training, beam {config.evaluation.beam} "
             f"| {line['bleu']:.2f} |  | {line['chrf']:.2f} |  |"
         )
         signatures = {line["signature"], line["chrf_signature"]}
@@ -200,11 +200,7 @@ def _vocabulary(model: Transformer) -> str:
 
 
 def _data(config: Config, manifest: dict[str, Any]) -> str:
-    removed = [
-        f"{count:,} {FILTERS.get(name, name)}"
-        for name, count in manifest["filters"].items()
-        if count
-    ]
+    removed = [f"{count:,} {FILTERS[name]}" for name, count in manifest["filters"].items() if count]
     rows = {
         "training text": ", ".join(_name(text) for text in config.corpus.train),
         "pairs read": f"{manifest['pairs']['raw']:,}",

@@ -32,7 +32,9 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x [R, T, D]."""
         query, key, value = self._project(x)
-        return self.output(_merge(self._attend(query, key, value, mask)))
+        dropout = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+        return self.output(_merge(attended))
 
     def step(self, x: Tensor, cache: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Attend from one new token x [R, 1, D] to those that mask [1, 1, 1, places] shows.
@@ -48,10 +50,6 @@ class SelfAttention(nn.Module):
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self.query_key_value(x).chunk(3, dim=-1)
         return _split(query, self.heads), _split(key, self.heads), _split(value, self.heads)
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout)
 
 
 class CrossAttention(nn.Module):

@@ -1,17 +1,14 @@
-"""Checkpoints, whole or absent: safetensors, checksums, an index, written in the background."""
+"""Checkpoints, whole or absent: safetensors, checksums, and an index."""
 
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -20,13 +17,10 @@ from dragoman.config import CheckpointSettings
 from dragoman.console import say
 from dragoman.errors import UserError
 from dragoman.files import flush_folder, flush_to_disk, sha256, write_whole
-from dragoman.runs.folder import RunFolder
 
 INDEX = "checkpoints.json"
 BEFORE = ".before"  # Ends the name of a checkpoint that another of its step replaces.
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
-
-ELEMENTS_AT_ONCE = 1 << 21  # Of a checkpoint, on their way from a GPU.
 
 Tensors = Mapping[str, Tensor]
 
@@ -51,73 +45,9 @@ class Checkpoint:
     scores: Scores
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What became of a save: bytes and seconds, or the reason it failed."""
-
-    name: str
-    step: int
-    bytes: int
-    seconds_blocking: float
-    seconds_background: float
-    failure: str | None = None
-
-
 def checkpoint_name(step: int) -> str:
     """Folder name of a step's checkpoint."""
     return f"step-{step:08d}"
-
-
-class CheckpointWriter:
-    """Saves checkpoints in a background thread, one at a time."""
-
-    def __init__(self, run: RunFolder, settings: CheckpointSettings) -> None:
-        self._run = run
-        self._settings = settings
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._under_way: Future[Saved] | None = None
-
-    def save(self, checkpoint: Checkpoint) -> Saved | None:
-        """Copy the tensors and go on; return what became of the save before this one."""
-        start = time.perf_counter()
-        before = self.finish()
-        copied = replace(
-            checkpoint,
-            weights=_copy(checkpoint.weights),
-            optimizer=_copy(checkpoint.optimizer),
-        )
-        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        ready = torch.cuda.current_stream().record_event() if has_gpu else None
-        seconds_blocking = time.perf_counter() - start
-        self._under_way = self._thread.submit(self._write, copied, ready, seconds_blocking)
-        return before
-
-    def finish(self) -> Saved | None:
-        """Wait for the save under way, if any."""
-        under_way, self._under_way = self._under_way, None
-        return under_way.result() if under_way else None
-
-    def done(self) -> Saved | None:
-        """Return the save under way if it has just been finished."""
-        return self.finish() if self._under_way and self._under_way.done() else None
-
-    def _write(
-        self, checkpoint: Checkpoint, ready: torch.cuda.Event | None, seconds_blocking: float
-    ) -> Saved:
-        start = time.perf_counter()
-        if ready:
-            checkpoint = _bring_to_host(checkpoint, ready)
-        name = checkpoint_name(checkpoint.step)
-        failure, size = None, 0
-        try:
-            size = write_checkpoint(self._run.checkpoints, checkpoint)
-            prune(self._run.checkpoints, self._settings)
-        except (OSError, SafetensorError) as error:
-            # Training goes on; the older checkpoints are untouched.
-            failure = str(error)
-            shutil.rmtree(self._run.checkpoints / f".{name}", ignore_errors=True)
-        seconds = time.perf_counter() - start
-        return Saved(name, checkpoint.step, size, seconds_blocking, seconds, failure)
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
@@ -263,38 +193,6 @@ def average_weights(folder: Path, names: list[str]) -> dict[str, Tensor]:
     return {key: (value / len(names)).float() for key, value in total.items()}
 
 
-def _copy(tensors: Tensors) -> dict[str, Tensor]:
-    """Copy tensors where they are, which takes a GPU no time; or to the host, if it is full."""
-    try:
-        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    except torch.OutOfMemoryError:
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-
-
-def _bring_to_host(checkpoint: Checkpoint, ready: torch.cuda.Event) -> Checkpoint:
-    """Copy a checkpoint's tensors to the host beside what the device computes meanwhile."""
-    beside = torch.cuda.Stream(ready.device)  # type: ignore[no-untyped-call]
-    beside.wait_event(ready)
-    # Through a little pinned memory: a copy to any other stops everyone who wants the GPU.
-    pinned = torch.empty(ELEMENTS_AT_ONCE).pin_memory()
-
-    def bring(tensor: Tensor) -> Tensor:
-        host = torch.empty(tensor.shape, dtype=tensor.dtype)
-        parts = (torch.split(one.flatten(), len(pinned)) for one in (tensor, host))
-        for there, here in zip(*parts, strict=True):
-            passing = pinned[: len(there)].copy_(there, non_blocking=True)
-            beside.synchronize()
-            here.copy_(passing)
-        return host
-
-    with torch.cuda.stream(beside):
-        return replace(
-            checkpoint,
-            weights={name: bring(tensor) for name, tensor in checkpoint.weights.items()},
-            optimizer={name: bring(tensor) for name, tensor in checkpoint.optimizer.items()},
-        )
-
-
 def _flush(path: Path) -> None:
     path.chmod(0o644)  # safetensors makes files that only their owner can read.
     with open(path, "rb") as file:
@@ -324,7 +222,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "time": (path / STATE).stat().st_mtime,
         "bytes": sum(file["bytes"] for file in files.values()),
         "files": files,
-        **state.get("scores", asdict(Scores())),
+        **state["scores"],
     }
 
 

@@ -36,7 +36,7 @@ EVAL_SCALARS = {
 
 
 class MetricsLog:
-    """Appends events to the run folder; worker 0 owns it."""
+    """Appends events to a run folder, for the one worker that writes it."""
 
     def __init__(self, run: RunFolder, step: int, warn: Callable[[str], None]) -> None:
         # Imported here: no other part of a run needs TensorBoard.

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import psutil
 import pynvml
 import torch
 
+from dragoman.cluster.network import link_speed_mbit
 from dragoman.runs.metrics import LineFile
 
 SECONDS_BETWEEN_SAMPLES = 1.0
@@ -32,11 +34,9 @@ class Monitor:
         self._warn = warn
         self._warned: set[type[Exception]] = set()
         self._gpus = [_Gpu(index, self._warn_once) for index in range(gpus)]
-        self._speeds = {
-            name: statistics.speed or None for name, statistics in psutil.net_if_stats().items()
-        }
+        self._speeds = {name: link_speed_mbit(name) for name in psutil.net_if_stats()}
         self._file: LineFile | None = None
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: deque[dict[str, Any]] = deque()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -48,8 +48,8 @@ class Monitor:
 
     def take(self) -> list[dict[str, Any]]:
         """Samples since the last call."""
-        taken, self._waiting = self._waiting, []
-        return taken
+        # One by one: the thread may add another at any moment.
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def close(self) -> None:
         """Stop watching."""

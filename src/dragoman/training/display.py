@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from dragoman.console import say
+from dragoman.console import SECONDS_BETWEEN_LINES, say
 from dragoman.training.evaluator import Sample
-
-SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass

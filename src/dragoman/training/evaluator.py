@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
 from dragoman.corpus.rows import Rows
-from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus
+from dragoman.corpus.store import EvaluationSet, PreparedCorpus
 from dragoman.inference.evaluate import (
     MeanLoss,
     TextScores,
@@ -66,10 +66,7 @@ class Evaluator:
             for one in corpus.evaluation_sets("validation")
         ]
         # The corpus is shuffled, so its first pairs are a fair sample.
-        pairs = min(config.evaluation.train_sample_pairs, len(corpus.train))
-        sample = PairTokens(
-            corpus.train.source.lines(0, pairs), corpus.train.target.lines(0, pairs)
-        )
+        sample = corpus.train.lines(0, config.evaluation.train_sample_pairs)
         self._train_sample = evaluation_rows(sample, width, begin)
         self._search = replace(config.translation, beam=config.evaluation.beam)
 

@@ -20,7 +20,7 @@ from dragoman.training.resume import (
     Found,
     Progress,
     find_progress,
-    note_machine,
+    note_machines,
     open_run,
     refuse_other_things,
 )
@@ -69,7 +69,7 @@ class Opening:
         )
         machines = dict(workers.gather_json([host_name(), describe_machine()]))
         if writes:
-            note_machine(run, machines)
+            note_machines(run, machines)
         recorder = Recorder(run, self.config, workers, writes, self.progress.step)
         at_end.callback(recorder.close)
         for warning in warnings:

@@ -6,7 +6,8 @@ from typing import Any
 
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
-from dragoman.runs.checkpoint import Checkpoint, CheckpointWriter, Saved
+from dragoman.runs.checkpoint import Checkpoint
+from dragoman.runs.checkpoint_writer import CheckpointWriter, Saved
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics import MetricsLog
 from dragoman.training.display import Display

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,9 @@ class Progress:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Progress":
-        """Read what `to_json` wrote, be it of an earlier Dragoman."""
-        known = {item.name: values[item.name] for item in fields(Progress) if item.name in values}
+        """Read what `to_json` wrote."""
         position, best = Position(**values["position"]), Best(**values["best"])
-        return Progress(**{**known, "position": position, "best": best})
+        return Progress(**{**values, "position": position, "best": best})
 
 
 def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
@@ -181,7 +180,7 @@ def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
     return Found(entry["name"], Progress.from_json(state["progress"]), state["optimizer"])
 
 
-def note_machine(run: RunFolder, machines: dict[str, Any]) -> None:
+def note_machines(run: RunFolder, machines: dict[str, Any]) -> None:
     """Add the machines that take part to the run's provenance."""
     provenance = json.loads(run.provenance.read_text())
     provenance["machines"] |= machines

@@ -3,7 +3,8 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from dragoman.cluster.links import measure_links, neighbours
 from dragoman.cluster.processes import Workers
@@ -22,12 +23,20 @@ from dragoman.training.evaluator import Evaluator
 from dragoman.training.fused_step import fused_problem
 from dragoman.training.opening import Opening
 from dragoman.training.parts import choose_rows_per_device, make_parts
-from dragoman.training.step import StepResult
+from dragoman.training.step import StepResult, mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
 
 SECONDS_PER_LINK = 0.2
+
+
+class Requests(NamedTuple):
+    """What a worker asks of all the others when they hear of each other's steps."""
+
+    stop: float
+    saves_asked: float
+    is_collection_due: float  # Worker 0's word counts for all.
 
 
 class Trainer:
@@ -75,9 +84,9 @@ class Trainer:
         """Announce this life of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
         device = kind_of(workers.device)
-        if not progress.rows_per_device or progress.device not in ("", device):
+        if progress.device != device:
+            progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
-        progress.device = device
         self.supervision.step = progress.step
         opening.announce(self.recorder, count_parameters(self.model))
         if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
@@ -172,31 +181,27 @@ class Trainer:
         ]
         if not finished:
             return Stop.NO, self.saves_made
-        before = time.perf_counter()
-        mine = [value for _, one in finished for value in (one.loss, one.nll, one.seconds_compute)]
-        everyone = self.workers.gather(
-            [self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due, *mine]
-        )
+        start, seconds_hearing = time.perf_counter(), 0.0
+        own = Requests(self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due)
+        steps = (WorkerStep(one.loss, one.nll, one.seconds_compute) for _, one in finished)
+        told = [iter(values) for values in self.workers.gather([*own, *chain(*steps)])]
         if self.workers.count > 1:
             self.mark = time.perf_counter()
-        hearing = self.mark - before if self.workers.count > 1 else 0.0
+            seconds_hearing = self.mark - start
+        requests = [Requests(*islice(values, len(Requests._fields))) for values in told]
         lines = []
-        for place, (queued, result) in enumerate(finished):
-            first = 3 + 3 * place
-            others = [WorkerStep(*values[first : first + 3]) for values in everyone]
-            is_last = place == len(finished) - 1
-            lines.append(train_line(queued, result, others, hearing if is_last else 0.0))
+        for (queued, result), is_last in mark_last(finished):
+            everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in told]
+            lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
         ends = end_times([line["seconds"] for line in lines], time.time())
         for (queued, result), line, end in zip(finished, lines, ends, strict=True):
             self._note_step(queued.step, result, {"time": end, **line})
         # Not before: times in the log only go forward.
         self.recorder.note_saved()
-        if everyone[0][2]:
+        if requests[0].is_collection_due:
             self.watch.collect()
-        return (
-            Stop(int(max(values[0] for values in everyone))),
-            int(max(values[1] for values in everyone)),
-        )
+        stop = max(one.stop for one in requests)
+        return Stop(int(stop)), int(max(one.saves_asked for one in requests))
 
     def _note_step(self, step: int, result: StepResult, line: dict[str, Any]) -> None:
         """Write a finished step down."""

@@ -133,9 +133,7 @@ def _read_log(path: Path, missing: list[str]) -> _Log:
     lines = np.append(table.lines, [line for line, _ in late_steps])
     order = np.argsort(lines, kind="stable")
     order = order[np.isfinite(values[0, order])]  # A step has a number.
-    step_lines = lines[order].tolist()
-    events = _without_idle_resumes(events, step_lines)
-    return _set_clock(path.name, values[:, order], step_lines, events, missing)
+    return _set_clock(path.name, values[:, order], lines[order].tolist(), events, missing)
 
 
 def _decode_others(
@@ -156,18 +154,6 @@ def _decode_others(
     return events, late_steps, damaged
 
 
-def _without_idle_resumes(
-    events: list[tuple[int, Line]], step_lines: list[int]
-) -> list[tuple[int, Line]]:
-    """Leave out what earlier versions noted when a finished run was given its command again."""
-    end = len(events)
-    last_step = max(step_lines, default=-1)
-    while end and events[end - 1][1].get("kind") in BEGINNINGS and events[end - 1][0] > last_step:
-        end -= 1
-    stop = read_record(Incident, events[end - 1][1]) if end else None
-    return events[:end] if stop is not None and stop.is_finish else events
-
-
 def _set_clock(
     name: str,
     values: Floats,
@@ -186,7 +172,7 @@ def _set_clock(
     jumps: list[str] = []
     clock = repair_clock(name, "line", times, explained, jumps)
     missing += jumps
-    values[1] = clock[step_places] = _one_after_the_other(clock[step_places], seconds)
+    values[1] = clock[step_places]
     timed = [
         (int(place), {**line, "time": float(clock[place])})
         for place, (_, line) in zip(event_places, events, strict=True)
@@ -195,17 +181,6 @@ def _set_clock(
     lives = np.searchsorted(begun, step_places).astype(np.float64)
     steps = TrainSteps(*np.vstack((values, lives)))
     return _Log(steps, step_places, timed, clock, explained, clock_was_set=bool(jumps))
-
-
-def _one_after_the_other(times: Floats, seconds: Floats) -> Floats:
-    """When each step ended, where an earlier version wrote several down in the same instant."""
-    # Half a step is neither the same instant nor what a clock or a queue is late by.
-    is_last = np.append(np.diff(times) >= 0.5 * seconds[1:], [True])[: len(times)]
-    last = np.flatnonzero(is_last)
-    together_with = last[np.searchsorted(last, np.arange(len(times)))]
-    elapsed = np.cumsum(seconds)
-    ends: Floats = times[together_with] - (elapsed[together_with] - elapsed)
-    return np.maximum.accumulate(ends)
 
 
 def _apply_resumes(log: _Log) -> tuple[list[Line], Bools, float]:

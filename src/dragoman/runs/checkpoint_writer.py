@@ -1,0 +1,112 @@
+"""Saves checkpoints in the background, beside the training."""
+
+import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from dragoman.config import CheckpointSettings
+from dragoman.runs.checkpoint import Checkpoint, Tensors, checkpoint_name, prune, write_checkpoint
+from dragoman.runs.folder import RunFolder
+
+ELEMENTS_AT_ONCE = 1 << 21  # Of a checkpoint, on their way from a GPU.
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What became of a save: bytes and seconds, or the reason it failed."""
+
+    name: str
+    step: int
+    bytes: int
+    seconds_blocking: float
+    seconds_background: float
+    failure: str | None = None
+
+
+class CheckpointWriter:
+    """Saves checkpoints in a background thread, one at a time."""
+
+    def __init__(self, run: RunFolder, settings: CheckpointSettings) -> None:
+        self._run = run
+        self._settings = settings
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._under_way: Future[Saved] | None = None
+
+    def save(self, checkpoint: Checkpoint) -> Saved | None:
+        """Copy the tensors and go on; return what became of the save before this one."""
+        start = time.perf_counter()
+        before = self.finish()
+        copied = replace(
+            checkpoint,
+            weights=_copy(checkpoint.weights),
+            optimizer=_copy(checkpoint.optimizer),
+        )
+        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        ready = torch.cuda.current_stream().record_event() if has_gpu else None
+        seconds_blocking = time.perf_counter() - start
+        self._under_way = self._thread.submit(self._write, copied, ready, seconds_blocking)
+        return before
+
+    def finish(self) -> Saved | None:
+        """Wait for the save under way, if any."""
+        under_way, self._under_way = self._under_way, None
+        return under_way.result() if under_way else None
+
+    def done(self) -> Saved | None:
+        """Return the save under way if it has just been finished."""
+        return self.finish() if self._under_way and self._under_way.done() else None
+
+    def _write(
+        self, checkpoint: Checkpoint, ready: torch.cuda.Event | None, seconds_blocking: float
+    ) -> Saved:
+        start = time.perf_counter()
+        if ready:
+            checkpoint = _bring_to_host(checkpoint, ready)
+        name = checkpoint_name(checkpoint.step)
+        failure, size = None, 0
+        try:
+            size = write_checkpoint(self._run.checkpoints, checkpoint)
+            prune(self._run.checkpoints, self._settings)
+        except (OSError, SafetensorError) as error:
+            # Training goes on; the older checkpoints are untouched.
+            failure = str(error)
+            shutil.rmtree(self._run.checkpoints / f".{name}", ignore_errors=True)
+        seconds = time.perf_counter() - start
+        return Saved(name, checkpoint.step, size, seconds_blocking, seconds, failure)
+
+
+def _copy(tensors: Tensors) -> dict[str, Tensor]:
+    """Copy tensors where they are, which takes a GPU no time; or to the host, if it is full."""
+    try:
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    except torch.OutOfMemoryError:
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def _bring_to_host(checkpoint: Checkpoint, ready: torch.cuda.Event) -> Checkpoint:
+    """Copy a checkpoint's tensors to the host beside what the device computes meanwhile."""
+    beside = torch.cuda.Stream(ready.device)  # type: ignore[no-untyped-call]
+    beside.wait_event(ready)
+    # Through a little pinned memory: a copy to any other stops everyone who wants the GPU.
+    pinned = torch.empty(ELEMENTS_AT_ONCE).pin_memory()
+
+    def bring(tensor: Tensor) -> Tensor:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype)
+        parts = (torch.split(one.flatten(), len(pinned)) for one in (tensor, host))
+        for there, here in zip(*parts, strict=True):
+            passing = pinned[: len(there)].copy_(there, non_blocking=True)
+            beside.synchronize()
+            here.copy_(passing)
+        return host
+
+    with torch.cuda.stream(beside):
+        return replace(
+            checkpoint,
+            weights={name: bring(tensor) for name, tensor in checkpoint.weights.items()},
+            optimizer={name: bring(tensor) for name, tensor in checkpoint.optimizer.items()},
+        )
