@@ -56,6 +56,14 @@ def test_first_final_failure_stands_and_says_whose_it_is(board: Board) -> None:
     assert over.reason == "no corpus"
 
 
+def test_a_failure_is_told_once(board: Board) -> None:
+    supervision = Supervision(0)
+    for error in (ValueError("the disk is on fire"), OSError("and so is the log")):
+        supervision.post_failure(error)
+    supervision.end()
+    assert [failure.reason for failure in board.failures()] == ["ValueError: the disk is on fire"]
+
+
 def test_a_heart_that_missed_a_beat_goes_on(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

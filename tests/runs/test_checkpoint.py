@@ -1,5 +1,6 @@
 """Checkpoints and their index: what is kept, found again, and void."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -110,6 +111,27 @@ def test_a_kill_while_a_step_is_saved_again_leaves_the_old_one(
     assert entry["loss"] is None
     prune(tmp_path, CheckpointSettings())
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["step-00000100"]
+
+
+def test_a_disk_fault_while_a_step_is_saved_again_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 100)
+    rename = Path.rename
+
+    def refuse_the_new_one(path: Path, target: Path) -> Path:
+        if path.name == ".step-00000100":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse_the_new_one)
+        with pytest.raises(OSError, match="No space"):
+            save(tmp_path, 100, 2.0)
+    save(tmp_path, 200)
+    prune(tmp_path, CheckpointSettings())
+    mend_index(tmp_path, lambda _: None)
+    assert listed(tmp_path) == [100, 200]
 
 
 def test_a_loss_that_is_not_finite_is_no_score(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,8 @@ import pynvml
 import pytest
 import torch
 
-from dragoman.runs.metrics import machine_scalars
+from dragoman.runs.folder import RunFolder
+from dragoman.runs.metrics import MetricsLog, machine_scalars
 from dragoman.runs.monitor import Monitor
 
 
@@ -92,6 +94,28 @@ def test_a_sample_that_fails_is_not_the_last(tmp_path: Path) -> None:
         monitor.try_sample()
     assert len(monitor.take()) == 1
     assert said == ["this machine could not be watched for a second (said once): StopIteration: "]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "warning"),
+    [
+        (lambda path: path.symlink_to("/dev/full"), "metrics cannot be written: No space left on"),
+        (Path.mkdir, "the monitor of hostB cannot be written: Is a directory"),
+    ],
+)
+def test_what_another_machine_did_is_not_worth_the_run(
+    tmp_path: Path, spoil: Callable[[Path], None], warning: str
+) -> None:
+    warnings: list[str] = []
+    run = RunFolder(tmp_path)
+    run.monitor.mkdir()
+    spoil(run.monitor_of("hostB"))
+    log = MetricsLog(run, 0, warnings.append)
+    for step in (1, 2):
+        log.write_samples_of_machine("hostB", [{"step": step}])
+    log.close()
+    (told,) = warnings
+    assert told.startswith(warning)
 
 
 def test_curves_are_rates_of_counters() -> None:

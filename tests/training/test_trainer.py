@@ -14,7 +14,8 @@ import torch
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
-from dragoman.runs.checkpoint import read_index
+from dragoman.runs import checkpoint_writer
+from dragoman.runs.checkpoint import Checkpoint, read_index, write_checkpoint
 from dragoman.runs.checkpoint_writer import CheckpointWriter
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
@@ -233,6 +234,28 @@ def test_steps_without_finite_gradient_stop_the_run_before_harm(
     assert skipped[-3:] == [True] * 3
     assert metrics(prepared / "run", "stop")[-1]["reason"] == "error"
     assert all(torch.isfinite(value).all() for value in final_tensors(prepared / "run").values())
+
+
+def test_a_save_under_way_at_an_error_is_finished_and_written_down(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_slowly(folder: Path, checkpoint: Checkpoint) -> int:
+        time.sleep(0.5)
+        return write_checkpoint(folder, checkpoint)
+
+    def learning_rate(_: Any, step: int) -> float:
+        if step > 8:
+            raise ValueError("the disk of this worker is on fire")
+        return 0.1
+
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", write_slowly)
+    monkeypatch.setattr(trainer_module.Trainer, "_learning_rate", learning_rate)
+    with pytest.raises(ValueError, match="on fire"):
+        run(prepared, "run", "checkpoints.every_steps=8")
+    (saved,) = metrics(prepared / "run", "checkpoint")
+    (stop,) = metrics(prepared / "run", "stop")
+    assert saved["step"] == 8
+    assert saved["time"] < stop["time"]
 
 
 def test_full_disk_is_told_and_training_goes_on_to_its_end(prepared: Path) -> None:

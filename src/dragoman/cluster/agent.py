@@ -41,6 +41,7 @@ from dragoman.cluster.board import (
     ADDRESS_VARIABLE,
     HEARTBEAT_VARIABLE,
     LIFE_VARIABLE,
+    PART_OF_TIMEOUT,
     STORE_VARIABLE,
     Board,
     Failure,
@@ -134,8 +135,7 @@ class Agent(LocalElasticAgent):
 
     def _kill_hung_workers(self, worker_group: WorkerGroup) -> None:
         """A worker whose heart has stopped (its process stands still) is killed by name."""
-        # A little before the others' own patience ends, so that the cause comes before its echo.
-        limit = 0.8 * self._orders.timeout_seconds
+        limit = PART_OF_TIMEOUT * self._orders.timeout_seconds
         processes: Any = self._pcontext
         for worker in worker_group.workers:
             if processes.subprocess_handlers[worker.local_rank].proc.poll() is not None:

@@ -24,6 +24,8 @@ LIFE_VARIABLE = "DRAGOMAN_LIFE"
 COMMAND_VARIABLE = "DRAGOMAN_COMMAND"
 
 STORE_TIMEOUT = timedelta(seconds=30)
+# Of the workers' patience with each other: a cause has to come before its echo.
+PART_OF_TIMEOUT = 0.8
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def measure_links(
     if not pairs:
         return []
     # All workers talk through this one, whoever started them.
-    own = route_to("", os.environ["GLOO_SOCKET_IFNAME"])
+    own = route_to("", os.environ["GLOO_SOCKET_IFNAME"].split(",")[0])
     routes = workers.gather_json([own.interface, own.address, link_speed_mbit(own.interface)])
     first_worker = {host: workers.hosts.index(host) for host in workers.hosts}
     links = {}

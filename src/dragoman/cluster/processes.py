@@ -105,8 +105,8 @@ def join_workers(settings: DistributedSettings) -> Workers:
     die_with_parent()
     # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo, and so do
     # workers that share a GPU, which NCCL refuses.
-    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > max(1, torch.cuda.device_count())
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and not sharing else "gloo"
+    is_shared = world.local_count > max(1, torch.cuda.device_count())
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and not is_shared else "gloo"
     timeout = timedelta(seconds=settings.timeout_seconds)
     if board := launched_board():
         # The launcher's store, so that no training machine is indispensable.
@@ -175,18 +175,24 @@ class _World:
     rank: int
     count: int
     local_rank: int
+    local_count: int  # On this machine.
 
 
 def _world() -> _World:
     """Read this process's place from torchrun's variables, or Slurm's."""
-    for rank, count, local_rank in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    for rank, count, *local in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
     ):
         if count in os.environ and rank in os.environ:
-            local = int(os.environ.get(local_rank, "0"))
-            return _World(int(os.environ[rank]), int(os.environ[count]), local)
-    return _World(0, 1, 0)
+            local_rank, local_count = (os.environ.get(name) for name in local)
+            return _World(
+                int(os.environ[rank]),
+                int(os.environ[count]),
+                int(local_rank or 0),
+                int(local_count or 1),
+            )
+    return _World(0, 1, 0, 1)
 
 
 def check_reachable(local_rank: int, store: Any, timeout: timedelta) -> None:

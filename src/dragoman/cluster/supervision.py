@@ -40,6 +40,7 @@ class Supervision:
         self.is_asked_to_stop = False
         self.saves_asked = 0
         self._board: Board | None = launched_board()
+        self._has_failed = False
         self._ended = threading.Event()
         if self._board:
             self.saves_asked = self._board.saves_asked()
@@ -63,9 +64,10 @@ class Supervision:
             self._board.post_result(result)
 
     def post_failure(self, error: BaseException) -> None:
-        """Say why this worker fails, before its end makes others fail."""
-        if self._board is None:
+        """Say once why this worker fails, before its end makes others fail."""
+        if self._board is None or self._has_failed:
             return
+        self._has_failed = True
         failure = describe_error(error, self.worker, self.step)
         # What comes back at the same step in another life will come back for ever.
         earlier = self._board.failures()[: self._board.failures_before_rendezvous()]

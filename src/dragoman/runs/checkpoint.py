@@ -80,7 +80,12 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
     before = folder / f".{name}{BEFORE}"
     if (folder / name).exists():
         (folder / name).rename(before)  # A kill now leaves two whole ones: see `mend_index`.
-    aside.rename(folder / name)
+    try:
+        aside.rename(folder / name)
+    except OSError:
+        if before.exists():
+            before.rename(folder / name)
+        raise
     flush_folder(folder)
     _write_index(folder, [*valid, own])
     shutil.rmtree(before, ignore_errors=True)

@@ -49,6 +49,7 @@ class MetricsLog:
         self._shown: dict[str, Mapping[str, Any]] = {}  # The last sample of each machine.
         self._metrics = LineFile(run.metrics)
         self._samples = LineFile(run.samples)
+        self._others: dict[str, LineFile] = {}  # Monitors of other machines.
         # Steps that will be repeated vanish from TensorBoard's curves.
         self._board: SummaryWriter | None = SummaryWriter(run.tensorboard, purge_step=step + 1)
         self._first_set: str | None = None
@@ -85,12 +86,16 @@ class MetricsLog:
 
     def write_samples_of_machine(self, host: str, samples: Sequence[Mapping[str, Any]]) -> None:
         """Append what the monitor of another machine saw."""
-        file = LineFile(self._run.monitor_of(host))
+        try:
+            file = self._others[host] = self._others.get(host) or LineFile(
+                self._run.monitor_of(host)
+            )
+        except OSError as error:
+            self._warn_once(f"the monitor of {host} cannot be written: {error.strerror}")
+            return
         for sample in samples:
             file.append(sample)
-        if failure := file.flush():
-            self._warn_once(f"the monitor of {host} cannot be written: {failure}")
-        file.close()
+        self.flush()
 
     def show_machine(self, host: str, samples: Sequence[Mapping[str, Any]]) -> None:
         """Show what a machine did on TensorBoard, under system/HOST."""
@@ -109,15 +114,16 @@ class MetricsLog:
     def flush(self) -> None:
         """Hand everything to the operating system; a full disk is told once, and waited out."""
         self._last_flush = time.monotonic()
-        failure = self._metrics.flush() or self._samples.flush()
-        if failure:
-            self._warn_once(f"metrics cannot be written: {failure}; they wait in memory for room")
+        failures = [file.flush() for file in (self._metrics, self._samples, *self._others.values())]
+        if any(failures):
+            reason = next(filter(None, failures))
+            self._warn_once(f"metrics cannot be written: {reason}; they wait in memory for room")
 
     def close(self) -> None:
         """Finish all files."""
         self.flush()
-        self._metrics.close()
-        self._samples.close()
+        for file in (self._metrics, self._samples, *self._others.values()):
+            file.close()
         self._on_board(lambda board: board.close())
 
     def _warn_once(self, message: str) -> None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import torch
 
 from dragoman.cluster.agreement import Facts, agree
-from dragoman.cluster.board import Life
+from dragoman.cluster.board import PART_OF_TIMEOUT, Life
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import Config
 from dragoman.config_file import dump_config
@@ -55,7 +55,8 @@ class Opening:
         if writes:
             refuse_other_things(run)
             is_restart = self.life is not None and self.life.number > 0
-            hold(run, at_end, 0.8 * self.config.distributed.timeout_seconds if is_restart else 0.0)
+            patience = PART_OF_TIMEOUT * self.config.distributed.timeout_seconds
+            hold(run, at_end, patience if is_restart else 0.0)
             tensors = len(list(model.parameters()))
             open_run(run, self.config, self.corpus, count_parameters(model), tensors)
             found = find_progress(run, warnings.append)

@@ -52,12 +52,12 @@ def make_parts(config: Config, workers: Workers) -> Parts:
 def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
     """Choose how this worker makes its steps."""
     if config.distributed.sync == "local":
-        by_itself = make_step_kernels(config, model, alone(workers))
+        by_itself = make_lockstep(config, model, alone(workers))
         return LocalStep(by_itself, model, workers, config.distributed)
-    return make_step_kernels(config, model, workers)
+    return make_lockstep(config, model, workers)
 
 
-def make_step_kernels(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
+def make_lockstep(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
     """Choose the kernels: fused ones where they run, unless told otherwise."""
     problem = fused_problem(config, workers)
     if config.training.kernels == "fused" and problem:

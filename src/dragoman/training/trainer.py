@@ -76,6 +76,8 @@ class Trainer:
                 self.recorder.display.start()
                 return self._loop()
             except BaseException as error:
+                self.supervision.post_failure(error)  # Not after a long save.
+                self.recorder.finish_saving()
                 detail = f"{type(error).__name__}: {error}"
                 self.recorder.event("stop", self.progress.step, reason="error", detail=detail)
                 raise
