@@ -4,10 +4,10 @@
     python benchmarks/translate.py RUN [--sentences 200] [--rounds 3]
 
 All translate the run's first test set (failing that, validation set) with the run's beam and
-length penalty on all cores of one process, in the same batches. The weights go into a Hugging Face
-Pegasus, which is pre-norm with a table of positions as our model is; its biases in attention, which
-ours has not, are zero. Its logits are compared with ours before anything is timed. The decoders
-take turns, to share the noise.
+length penalty, and patience 1, on all cores of one process, in the same batches. The weights go
+into a Hugging Face Pegasus, which is pre-norm with a table of positions as our model is; its biases
+in attention, which ours has not, are zero. Its logits are compared with ours before anything is
+timed. The decoders take turns, to share the noise.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from dragoman.inference.ctranslate2_model import VERSION, load_translator, read_
 from dragoman.inference.evaluate import score_text
 from dragoman.inference.export_folder import SUBWORDS
 from dragoman.inference.load import TrainedModel, load_trained
-from dragoman.inference.translate import TextSides, longest_output, translate_text
+from dragoman.inference.translate import TextSides, Translator, longest_output, translate_text
 from dragoman.model.transformer import NORM_EPSILON, Transformer, sinusoids
 from dragoman.runs.folder import RunFolder, find_run
 from peers import named_by_hugging_face
@@ -53,11 +54,13 @@ def main() -> None:
     places = [place * len(one.source) // count for place in range(count)]
     source, target = ([side[place] for place in places] for side in (one.source, one.target))
     with tempfile.TemporaryDirectory() as folder:
-        decoders = make_decoders(run, trained, Path(folder))
+        # Hugging Face ends a sentence with as many hypotheses as the beam is wide.
+        settings = replace(trained.config.translation, patience=1)
+        decoders = make_decoders(run, trained.translator, settings, Path(folder))
         translations, rates = measure(decoders, source, arguments.rounds)
     import transformers
 
-    settings, threads = trained.config.translation, torch.get_num_threads()
+    threads = torch.get_num_threads()
     print(f"{count} sentences of {one.name}, beam {settings.beam}, {threads} threads")
     print(
         f"torch {torch.__version__}, ctranslate2 {VERSION}, transformers {transformers.__version__}"
@@ -79,8 +82,9 @@ def test_set(trained: TrainedModel) -> EvaluationSet:
     return (corpus.evaluation_sets("test") or corpus.evaluation_sets("validation"))[0]
 
 
-def make_decoders(run: RunFolder, trained: TrainedModel, folder: Path) -> dict[str, Decoder]:
-    ours, settings = trained.translator, trained.config.translation
+def make_decoders(
+    run: RunFolder, ours: Translator, settings: TranslationSettings, folder: Path
+) -> dict[str, Decoder]:
     text = ours.text
     decoders: dict[str, Decoder] = {"dragoman": partial(best_of, ours.translate, settings)}
     for quantization in ("float32", "int8"):

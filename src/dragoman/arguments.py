@@ -201,6 +201,7 @@ def _add_weights(parser: argparse.ArgumentParser) -> None:
 def _add_trained(parser: argparse.ArgumentParser) -> None:
     _add_weights(parser)
     parser.add_argument("--beam", type=int, help="instead of the run's setting")
+    parser.add_argument("--patience", type=int, help="instead of the run's setting")
     parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
     parser.add_argument("--batch-tokens", type=int, help="instead of the run's setting")
     parser.add_argument(

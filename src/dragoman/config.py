@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-LARGEST_BEAM = 1_000  # Nobody wants more, and memory runs out before.
+LARGEST_BEAM, LARGEST_PATIENCE = 1_000, 10  # Nobody wants more, and memory runs out before.
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -298,6 +298,13 @@ class TranslationSettings:
         "Hypotheses followed at a time; 1 is greedy.",
         minimum=1,
         maximum=LARGEST_BEAM,
+        may_change=True,
+    )
+    patience: int = setting(
+        2,
+        "A sentence is done once this times beam hypotheses have ended.",
+        minimum=1,
+        maximum=LARGEST_PATIENCE,
         may_change=True,
     )
     length_penalty: float = setting(

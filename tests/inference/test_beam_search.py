@@ -57,7 +57,7 @@ def test_beam_of_one_is_greedy_in_any_batch(model: Transformer) -> None:
     lengths = [5, 1, 8, 3, 3, 7]
     source, segments = batch(lengths)
     longest = [9, 3, 12, 1, 20, 6]
-    found = beam_search(model, source, segments, longest, SearchOptions(1, 0.6, BEGIN, END))
+    found = beam_search(model, source, segments, longest, SearchOptions(1, 2, 0.6, BEGIN, END))
     for row, (length, most) in enumerate(zip(lengths, longest, strict=True)):
         one = source[row : row + 1, :length], segments[row : row + 1, :length]
         assert found[row][0].tokens == greedy(model, *one, most)
@@ -68,7 +68,7 @@ def test_wide_beam_finds_the_best_of_all_short_translations(
     model: Transformer, length_penalty: float
 ) -> None:
     source, segments = batch([4])
-    options = SearchOptions(WORDS**2, length_penalty, BEGIN, END)
+    options = SearchOptions(WORDS**2, 1, length_penalty, BEGIN, END)
     found = beam_search(model, source, segments, [3], options)[0]
     scores: dict[tuple[int, ...], float] = {}
     unfinished: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
@@ -92,10 +92,26 @@ def test_wide_beam_finds_the_best_of_all_short_translations(
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
+def test_patience_finds_what_poor_short_hypotheses_hide(model: Transformer) -> None:
+    source, segments = batch([7] * 40)
+    best = [
+        [
+            found[0].score
+            for found in beam_search(
+                model, source, segments, [20] * 40, SearchOptions(4, patience, 1.0, BEGIN, END)
+            )
+        ]
+        for patience in (1, 2)
+    ]
+    gains = [more - less for less, more in zip(*best, strict=True)]
+    assert min(gains) > -1e-5, "what ended in time is still there"
+    assert max(gains) > 0.01
+
+
 def test_batching_changes_no_hypothesis(model: Transformer) -> None:
     lengths = [5, 2, 8, 6]
     source, segments = batch(lengths)
-    options = SearchOptions(4, 0.6, BEGIN, END)
+    options = SearchOptions(4, 2, 0.6, BEGIN, END)
     together = beam_search(model, source, segments, [12] * 4, options)
     for row, length in enumerate(lengths):
         one = source[row : row + 1, :length], segments[row : row + 1, :length]
@@ -137,7 +153,7 @@ def test_another_device_finds_the_same(
     lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
     source, segments = batch(lengths)
     longest = [2 * length + 4 for length in lengths]
-    options = SearchOptions(beam, 0.6, BEGIN, END)
+    options = SearchOptions(beam, 2, 0.6, BEGIN, END)
     there = beam_search(
         model.to(other_device), source.to(other_device), segments.to(other_device), longest, options
     )

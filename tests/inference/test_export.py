@@ -104,13 +104,16 @@ def same(ours: list[list[Translation]], others: list[list[Translation]]) -> None
 
 
 @pytest.mark.parametrize(
-    ("beam", "length_penalty"), [(1, 0.6), (2, 0.0), (4, 0.6), (5, 1.0), (4, 3.0)]
+    ("beam", "patience", "length_penalty"),
+    [(1, 2, 0.6), (2, 1, 0.0), (2, 2, 0.0), (4, 1, 0.6), (4, 2, 0.6), (5, 3, 1.0), (4, 2, 3.0)],
 )
 def test_both_decoders_find_the_same_lists(
-    run: RunFolder, exported: Path, beam: int, length_penalty: float
+    run: RunFolder, exported: Path, beam: int, patience: int, length_penalty: float
 ) -> None:
     trained = load_trained(run, "best", 1, CPU)
-    settings = replace(trained.config.translation, beam=beam, length_penalty=length_penalty)
+    settings = replace(
+        trained.config.translation, beam=beam, patience=patience, length_penalty=length_penalty
+    )
     lines = [*ODD_LINES, *number_pairs(70_000, 40)[0]]
     ours = trained.translator.translate(lines, settings, beam)
     same(ours, load_exported(exported).translator.translate(lines, settings, beam))
@@ -228,7 +231,7 @@ def test_two_vocabularies_and_long_sentences(tmp_path: Path, begin_mark: bool) -
     ours = Translator(model, TextSides(source, target, False, most), CPU)
     lines = [" ".join(sides[0][:count]) for count in (1, 2, 28 if begin_mark else 5)]
     assert not begin_mark or most > len(source.encode(lines)[-1]) > 512, "beyond 1,024 positions"
-    search = TranslationSettings(beam=2, length_penalty=0.6, batch_tokens=4_096)
+    search = TranslationSettings(beam=2, batch_tokens=4_096)
     same(ours.translate(lines, search, 2), theirs.translate(lines, search, 2))
 
 

@@ -32,9 +32,15 @@ class SearchOptions:
     """How to search."""
 
     beam: int
+    patience: int
     length_penalty: float
     begin: int
     end: int
+
+    @property
+    def hypotheses(self) -> int:
+        """So many have to end before a sentence is done."""
+        return self.beam * self.patience if self.beam > 1 else 1
 
 
 @torch.inference_mode()
@@ -47,8 +53,9 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Translate source [B, S], one sentence a row; best hypotheses first, at most K each.
 
-    A sentence is done when K hypotheses have ended or when it reaches its own longest length,
-    where the live ones are taken as they are.
+    A sentence is done when K times the patience have ended: with no more than K, poor short ones
+    would often end it before the best. Or it is done when it reaches its own longest length, where
+    the live ones are taken as they are.
     """
     search = _Search(model, source, segments, longest, options)
     device = source.device.type
@@ -83,7 +90,9 @@ class _Search:
         encoded = model.encode(source, positions, segments)
         self._decoding = model.start_decoding(encoded, segments, max(longest), options.beam)
         shape = len(longest), options.beam
-        self.finished = _Finished(*shape, max(longest), device)
+        # Fewer than wanted before a sentence's last step; then K may end, and K more be cut.
+        most = options.hypotheses + 2 * options.beam
+        self.finished = _Finished(len(longest), most, max(longest), device)
         self._sentences = torch.arange(len(longest), device=device)  # Those held, by their number.
         self._limits = torch.tensor(longest, device=device)
         self._tokens = torch.full((*shape, max(longest) + 1), options.begin, device=device)
@@ -112,7 +121,8 @@ class _Search:
         is_full = (length >= self._limits)[:, None] & is_open
         is_cut = is_full & (scores > float("-inf"))
         finished.take(sentences, is_cut, tokens[:, :, 1:], scores, length, length)
-        finished.is_done[sentences] |= (finished.counts[sentences] >= beam) | is_full[:, 0]
+        is_enough = finished.counts[sentences] >= self._options.hypotheses
+        finished.is_done[sentences] |= is_enough | is_full[:, 0]
         self._scores.copy_(scores)
         self._tokens.copy_(tokens)
         if beam > 1:
@@ -178,11 +188,10 @@ def _rows(tokens: Tensor, parents: Tensor) -> Tensor:
 class _Finished:
     """Hypotheses that have ended, of all sentences, on the device until all are done."""
 
-    def __init__(self, sentences: int, beam: int, longest: int, device: torch.device) -> None:
-        # Fewer than K before a sentence's last step; then K may end, and K more be cut. One more
-        # place takes what is not wanted, so that no shape depends on how many end.
-        self._nowhere = 3 * beam
-        places = sentences, 3 * beam + 1
+    def __init__(self, sentences: int, most: int, longest: int, device: torch.device) -> None:
+        # One more place takes what is not wanted, so that no shape depends on how many end.
+        self._nowhere = most
+        places = sentences, most + 1
         self.counts = torch.zeros(sentences, dtype=torch.int64, device=device)
         self.is_done = torch.zeros(sentences, dtype=torch.bool, device=device)
         self._tokens = torch.zeros(*places, longest, dtype=torch.int64, device=device)

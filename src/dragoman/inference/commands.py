@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import LARGEST_BEAM, Precision, TranslationSettings
+from dragoman.config import LARGEST_BEAM, LARGEST_PATIENCE, Precision, TranslationSettings
 from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, normalize, read_pairs
@@ -44,6 +44,7 @@ class TrainedChoice:
     checkpoint: str = "best"
     average: int = 1
     beam: int | None = None
+    patience: int | None = None
     length_penalty: float | None = None
     batch_tokens: int | None = None
     precision: Precision | None = None
@@ -188,6 +189,7 @@ def _load_exported(choice: TrainedChoice) -> ExportedModel:
 def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> TranslationSettings:
     limits = (
         ("beam", 1, LARGEST_BEAM),
+        ("patience", 1, LARGEST_PATIENCE),
         ("length_penalty", 0, math.inf),
         ("batch_tokens", 1, math.inf),
     )

@@ -4,7 +4,7 @@ The only module that imports ctranslate2, which is optional: `require_ctranslate
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -182,33 +182,35 @@ class CTranslate2Translator:
     ) -> list[list[Hypothesis]]:
         """Search a batch under one limit of length, and again what went beyond its own limit.
 
-        All hypotheses of the beam are asked for: if none is longer than the sentence's own limit,
+        All hypotheses that end are asked for: if none is longer than the sentence's own limit,
         the search was over by then, and found what it finds under that limit.
         """
-        beam = max(settings.beam, n_best)
+        settings = replace(settings, beam=max(settings.beam, n_best))
         limits = [longest_output(len(sentence)) for sentence in sentences]
-        found = self._search_up_to(max(limits), sentences, beam, settings.length_penalty)
+        found = self._search_up_to(max(limits), sentences, settings)
         too_long: dict[int, list[int]] = {}
         for place, (limit, hypotheses) in enumerate(zip(limits, found, strict=True)):
             if any(one.length > limit for one in hypotheses):
                 too_long.setdefault(limit, []).append(place)
         for limit, places in too_long.items():
             again = [sentences[place] for place in places]
-            shorter = self._search_up_to(limit, again, beam, settings.length_penalty)
+            shorter = self._search_up_to(limit, again, settings)
             for place, hypotheses in zip(places, shorter, strict=True):
                 found[place] = hypotheses
-        return [[one.hypothesis for one in hypotheses] for hypotheses in found]
+        return [[one.hypothesis for one in hypotheses[: settings.beam]] for hypotheses in found]
 
     def _search_up_to(
-        self, limit: int, sentences: Sequence[Sequence[int]], beam: int, length_penalty: float
+        self, limit: int, sentences: Sequence[Sequence[int]], settings: TranslationSettings
     ) -> list[list["_Found"]]:
-        names = self.source_pieces.names
+        names, beam = self.source_pieces.names, settings.beam
+        patience = settings.patience if beam > 1 else 1
         results = self.engine.translate_batch(
             # Without the end mark, which CTranslate2 adds.
             [[names[token] for token in sentence[:-1]] for sentence in sentences],
             beam_size=beam,
-            num_hypotheses=beam,
-            length_penalty=length_penalty or NO_LENGTH_PENALTY,
+            patience=patience,
+            num_hypotheses=patience * beam,
+            length_penalty=settings.length_penalty or NO_LENGTH_PENALTY,
             max_input_length=0,
             max_decoding_length=limit,
             min_decoding_length=0,

@@ -141,6 +141,7 @@ def translate(line):
     result = translator.translate_batch(
         [pieces],
         beam_size={info.translation.beam},
+        patience={info.translation.patience},
         length_penalty={info.translation.length_penalty},
         min_decoding_length=0,
         max_decoding_length=2 * len(pieces) + 18,

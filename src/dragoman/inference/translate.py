@@ -75,7 +75,9 @@ class Translator:
             source[row, : len(sentence)] = sentence
             segments[row, : len(sentence)] = 1
         beam, target = max(settings.beam, n_best), self.text.target
-        options = SearchOptions(beam, settings.length_penalty, target.begin, target.end)
+        options = SearchOptions(
+            beam, settings.patience, settings.length_penalty, target.begin, target.end
+        )
         return beam_search(
             self.model,
             torch.from_numpy(source).to(self.device),
