@@ -7,6 +7,7 @@ writing a step down (metrics.jsonl and TensorBoard), the monitor's samples, coll
 comparison of two runs could not show one per cent on a machine whose steps vary by ten.
 """
 
+import argparse
 import functools
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ spent: dict[str, float] = {}
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name, owner, method in (
         ("writing steps down", MetricsLog, "write"),
         ("sampling the machine", Monitor, "sample"),

@@ -5,6 +5,7 @@
 Two machines as network namespaces (needs root, iproute2, openssh-server), a small model.
 """
 
+import argparse
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ CONFIG = """
 [corpus]
 folder = "prepared"
 train = [{ source = "train.en", target = "train.de" }]
+validation.valid = { source = "valid.en", target = "valid.de" }
 [vocabulary]
 size = 320
 [model]
@@ -36,11 +38,12 @@ preset = "tiny"
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        source, target = number_pairs(10_000, 600)
-        write_lines(folder / "train.en", source)
-        write_lines(folder / "train.de", target)
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 8)):
+            for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
+                write_lines(folder / f"{name}.{side}", lines)
         (folder / "config.toml").write_text(CONFIG)
         prepare(load_config(folder / "config.toml", SETTINGS))
         with network(folder, ["hostA", "hostB"]) as net:

@@ -8,6 +8,8 @@ times, because nobody reported how long a step computes on a V100. Nothing is hi
 backward pass, as in most runs of that time.
 """
 
+import argparse
+
 from dragoman.report.whatif import Calibration, Scenario, predict
 
 PARAMETERS, STEPS = 60_880_896, 50_000
@@ -20,6 +22,7 @@ WAYS = {
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print("| computing a step | way | s a step | hours for 50,000 | network's part |")
     print("|---|---|---|---|---|")
     for compute in (0.2, 0.4):

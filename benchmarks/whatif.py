@@ -7,6 +7,7 @@ speed of a shared host drifts; `dragoman whatif` predicts the others from the on
 machine has 0.22 of one core, whether it trains or not.
 """
 
+import argparse
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ CASES = [
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with demo_machines(NAMES) as (net, config), shared_cores(net, CORES):
         print("| machines | link | way | measured ms | predicted ms | error |")
         print("|---|---|---|---|---|---|")

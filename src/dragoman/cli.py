@@ -185,25 +185,25 @@ def _export(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     from dragoman.report.render import write_report
-    from dragoman.runs.folder import find_run
+    from dragoman.runs.folder import find_evidence
 
-    print(write_report(find_run(arguments.run).path, output=arguments.output))
+    print(write_report(find_evidence(arguments.run).path, output=arguments.output))
 
 
 def _whatif(arguments: argparse.Namespace) -> None:
     from dragoman.report.whatif_command import WhatifOptions, whatif_command
-    from dragoman.runs.folder import find_run
+    from dragoman.runs.folder import find_evidence
 
     names = [field.name for field in fields(WhatifOptions)]
     options = WhatifOptions(**{name: getattr(arguments, name) for name in names})
-    whatif_command(find_run(arguments.run).path, options)
+    whatif_command(find_evidence(arguments.run).path, options)
 
 
 def _compare(arguments: argparse.Namespace) -> None:
     from dragoman.report.compare import compare_runs
-    from dragoman.runs.folder import find_run
+    from dragoman.runs.folder import find_evidence
 
-    first, second = (find_run(name).path for name in (arguments.first, arguments.second))
+    first, second = (find_evidence(name).path for name in (arguments.first, arguments.second))
     print(compare_runs(first, second, arguments.output))
 
 

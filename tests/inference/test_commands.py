@@ -79,6 +79,21 @@ def test_evaluate_does_not_need_the_subwords_of_the_corpus(
     assert capsys.readouterr().out == before
 
 
+def test_weights_alone_are_enough_but_not_damaged_ones(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    for moments in copy.glob("checkpoints/*/optimizer.safetensors"):
+        moments.unlink()
+    main(["evaluate", str(copy), "--set", "validation.news"])
+    assert "BLEU" in capsys.readouterr().out
+    for weights in copy.glob("checkpoints/*/weights.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-1])
+    code, errors = refusal(capsys, "evaluate", copy, "--set", "validation.news")
+    assert code == 2
+    assert "is damaged: weights.safetensors has" in errors
+
+
 def test_text_that_is_not_utf8_is_translated_and_named(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from dragoman.report.answers.network import network_bottleneck
 from dragoman.report.bottleneck import judge_network, measure_steps, steady_steps
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import analyse
+from dragoman.report.thresholds import STRAGGLER_WORTH_NAMING
 from report.run_folders import START, RunFolder, calm_run, grown_run, local_run, pair_run
 
 
@@ -195,6 +196,31 @@ def test_a_slow_worker_0_is_named_though_it_never_waits(tmp_path: Path) -> None:
     for answer in (network_bottleneck(evidence, findings), step_time(evidence, findings)):
         assert "Worker 0 on alpha is the slowest in 100% of steps" in answer.next_step
         assert "0.300 s (30% of a step) longer" in answer.next_step
+
+
+def test_who_is_the_slowest_by_chance_is_not_named(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, exposed=0.05)
+    generator = np.random.default_rng(1)
+    for line in run.lines:
+        if line["kind"] == "train":
+            (slow, slowest), (fast, fastest) = sorted(
+                (
+                    (float(seconds), worker)
+                    for worker, seconds in enumerate(generator.gamma(4, 0.2, 2))
+                ),
+                reverse=True,
+            )
+            line["slowest"], line["fastest"] = (
+                {"worker": slowest, "seconds": slow},
+                {"worker": fastest, "seconds": fast},
+            )
+    evidence = _load(run)
+    findings = analyse(evidence)
+    assert findings.network is not None
+    assert findings.network.straggler is not None
+    assert findings.network.straggler.seconds_behind > STRAGGLER_WORTH_NAMING.value
+    assert not findings.network.straggler.is_behind
+    assert "slowest in" not in network_bottleneck(evidence, findings).next_step
 
 
 def test_workers_that_are_slower_by_turns_are_not_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.report.render import write_report
+from dragoman.runs.folder import find_evidence
 from report.run_folders import START, RunFolder, pair_run, write_checkpoints
 
 
@@ -100,6 +101,21 @@ def _lose_calibration(run: RunFolder) -> None:
     run.write()
 
 
+def _lose_history(run: RunFolder) -> None:
+    path = run.write()
+    write_checkpoints(path, (80, 120))
+    (path / "metrics.jsonl").unlink()
+
+
+def _lose(*names: str) -> Callable[[RunFolder], None]:
+    def lose(run: RunFolder) -> None:
+        path = run.write()
+        for name in names:
+            (path / name).unlink()
+
+    return lose
+
+
 CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
     "cut metrics": (_cut_metrics, ["metrics.jsonl: the last line is cut short"]),
     "cut monitor": (_cut_monitor, ["monitor/beta.jsonl: the last line is cut short"]),
@@ -119,6 +135,13 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
         _lose_identity,
         ["provenance.json cannot be read", "config.toml cannot be read"],
     ),
+    "no settings": (_lose("config.toml"), ["config.toml is missing: the settings are not known"]),
+    "no provenance": (_lose("provenance.json"), ["provenance.json is missing"]),
+    "nothing but history": (
+        _lose("config.toml", "provenance.json"),
+        ["config.toml is missing", "provenance.json is missing"],
+    ),
+    "no history": (_lose_history, ["metrics.jsonl is missing: there is no history of the run"]),
     "checkpoints": (
         _damage_checkpoint,
         ["weights.safetensors has 5 bytes", "step-00000080/state.json is in the index but not"],
@@ -140,12 +163,23 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
 def test_the_report_says_so(tmp_path: Path, case: str) -> None:
     damage, expected = CASES[case]
     damage(_healthy(tmp_path))
-    page = write_report(tmp_path, now=START + 500)
+    page = write_report(find_evidence(str(tmp_path)).path, now=START + 500)
     missing = json.loads((page.parent / "details.json").read_text())["missing"]
     for text in expected:
         assert any(text in notice for notice in missing), missing
         assert text in page.read_text().replace("&#39;", "'")
     assert len(json.loads((page.parent / "report.json").read_text())) == 11
+
+
+@pytest.mark.usefixtures("wide_only")
+def test_a_lost_history_is_not_called_a_run_that_has_not_started(tmp_path: Path) -> None:
+    _lose_history(_healthy(tmp_path))
+    page = write_report(tmp_path, now=START + 500)
+    assert "lost its history" in page.read_text()
+    answers = {one["id"]: one for one in json.loads((page.parent / "report.json").read_text())}
+    for name in ("fully_trained", "overfitting"):
+        assert "lost" in answers[name]["answer"]
+        assert "Evaluate more often" not in answers[name]["next_step"]
 
 
 @pytest.mark.usefixtures("wide_only")

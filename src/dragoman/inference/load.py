@@ -104,7 +104,7 @@ def choose_checkpoints(
     else:
         names = [_resolve(checkpoint, index, list(entries), run)]
     for name in names:
-        if damage := find_damage(run.checkpoints, entries[name]):
+        if damage := find_damage(run.checkpoints, entries[name], (WEIGHTS,)):
             raise UserError(f"{run.checkpoints / name} is damaged: {damage}; choose another")
     return names
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.records import TrainSteps
+from dragoman.report.intervals import lowest_mean
 from dragoman.report.series import NAN, Floats, mean_of_known
 from dragoman.report.thresholds import (
     EXPLAINED_WAIT,
@@ -64,6 +65,7 @@ class Straggler:
     share_of_steps: float
     seconds: float  # Mean wait of worker 0 for the slowest one.
     seconds_behind: float  # Its compute beyond the fastest one's, less where it is that itself.
+    is_behind: bool  # For certain, not by chance.
 
 
 @dataclass(frozen=True)
@@ -247,13 +249,14 @@ def _find_straggler(evidence: Evidence, steady: TrainSteps) -> Straggler | None:
     # Where workers are slower by turns, each is behind as often as ahead.
     ahead_or_behind = (steps.slowest_worker == worker).astype(float)
     ahead_or_behind -= steps.fastest_worker == worker
-    apart = np.nan_to_num(steps.slowest_seconds - steps.fastest_seconds)
+    behind = ahead_or_behind * np.nan_to_num(steps.slowest_seconds - steps.fastest_seconds)
     return Straggler(
         worker=worker,
         host=hosts[worker] if worker < len(hosts) else "",
         share_of_steps=float(counts.max() / counts.sum()),
         seconds=_wait_for_slowest(steps, evidence.local_steps, evidence.workers),
-        seconds_behind=float((ahead_or_behind * apart).mean()),
+        seconds_behind=float(behind.mean()),
+        is_behind=lowest_mean(behind) > 0,
     )
 
 

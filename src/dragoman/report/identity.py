@@ -21,8 +21,8 @@ def identity_rows(evidence: Evidence) -> list[tuple[str, str]]:
         ("Created", when(known.get("created"))),
         ("Command", shlex.join(_command(evidence))),
         ("Directory", known.get("directory")),
-        ("Git", _git(git)),
         ("Dragoman", known.get("dragoman")),
+        ("Its commit", _git(git)),
         ("Python", known.get("python")),
         ("PyTorch", known.get("torch")),
         ("NumPy", known.get("numpy")),
@@ -80,7 +80,7 @@ def reproduce_lines(evidence: Evidence) -> list[str]:
     git, corpus = table_of(known.get("git")), table_of(known.get("corpus"))
     lines = []
     if git.get("commit"):
-        lines.append(f"git checkout {git['commit']}")
+        lines.append(f"git checkout {git['commit']}  # of Dragoman")
         if git.get("dirty"):
             lines.append("# there were uncommitted changes: the commit alone is not what ran")
     config = shlex.quote(f"{evidence.run}/config.toml")

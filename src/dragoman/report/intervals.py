@@ -1,4 +1,4 @@
-"""Slopes and correlations with intervals that respect noise and autocorrelation."""
+"""Slopes, means and correlations with intervals that respect noise and autocorrelation."""
 
 import math
 from dataclasses import dataclass
@@ -101,6 +101,16 @@ def trend(x: Floats, y: Floats, coverage: float = COVERAGE) -> Trend:
         likely_autocorrelation=inflated,
         coverage=coverage,
     )
+
+
+def lowest_mean(values: Floats) -> float:
+    """The low end of the 95% interval of a mean; minus infinity for a single value."""
+    if len(values) < 2:
+        return -math.inf
+    together = min(max(autocorrelation(values), 0.0), 0.99)
+    effective = max(2.0, len(values) * (1 - together) / (1 + together))
+    half = student_t(effective - 1, COVERAGE) * float(values.std(ddof=1)) / math.sqrt(effective)
+    return float(values.mean()) - half
 
 
 def correlate(x: Floats, y: Floats) -> Correlation | None:

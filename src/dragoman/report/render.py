@@ -36,6 +36,7 @@ _STATES = {
     "running": "still running, by its last lines",
     "crashed": "broke off without an end",
     "not started": "has not started",
+    "lost": "has lost its history",
 }
 
 

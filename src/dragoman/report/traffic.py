@@ -18,7 +18,7 @@ _WINDOWS_WANTED = 200
 
 @dataclass(frozen=True)
 class Windows:
-    """Stretches of about equal length in which the run did nothing but train."""
+    """Stretches of about equal length in which the run did little else but train."""
 
     start: Floats
     lengths: Floats  # Seconds.
@@ -46,8 +46,8 @@ class Windows:
 
     @property
     def bytes_per_second(self) -> Floats:
-        """Mean rate in each window."""
-        return self.sent_bytes / self.lengths
+        """Mean rate in each window while it trained, for that is when steps send."""
+        return self.sent_bytes / self.training_seconds
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
                 host=machine.host,
                 interface=machine.interface,
                 bytes_per_step=float(windows.sent_bytes.sum() / windows.steps.sum()),
-                bytes_per_second=float(windows.sent_bytes.sum() / windows.lengths.sum()),
+                bytes_per_second=float(windows.sent_bytes.sum() / windows.training_seconds.sum()),
                 peak_bytes_per_second=float(np.nanmax(rates, initial=0.0)),
                 capacity=capacity,
                 capacity_source=source,
@@ -135,7 +135,7 @@ def rates_of(time: Floats, counter: Floats) -> Floats:
 
 
 def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
-    """Cut the run into windows and keep those in which the latest workers only trained."""
+    """Cut the run into windows and keep those in which the latest workers mostly trained."""
     train = evidence.history.latest_steps
     if len(train) < _STEPS_PER_WINDOW or len(machine) < 2 or not machine.interface:
         return None

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -161,9 +161,12 @@ def has_intact(folder: Path, name: str) -> bool:
     return any(entry["name"] == name and find_damage(folder, entry) is None for entry in entries)
 
 
-def find_damage(folder: Path, entry: Mapping[str, Any]) -> str | None:
+def find_damage(
+    folder: Path, entry: Mapping[str, Any], files: Sequence[str] = (WEIGHTS, OPTIMIZER, STATE)
+) -> str | None:
     """Say what is wrong with a checkpoint's files, if anything."""
-    for name, expected in entry["files"].items():
+    for name in files:
+        expected = entry["files"][name]
         path = folder / entry["name"] / name
         if not path.is_file():
             return f"{name} is missing"

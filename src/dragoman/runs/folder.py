@@ -1,5 +1,6 @@
 """Every path of a run folder, in one place."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,11 +83,24 @@ class RunFolder:
         """Whether a run has been started here."""
         return self.config.is_file() and self.provenance.is_file()
 
+    def has_evidence(self) -> bool:
+        """Whether there is anything to report of, however damaged the run may be."""
+        return any(path.is_file() for path in (self.config, self.provenance, self.metrics))
+
 
 def find_run(name: str) -> RunFolder:
     """Find an existing run by its path, or by its name under runs/."""
+    return _find(name, RunFolder.exists)
+
+
+def find_evidence(name: str) -> RunFolder:
+    """Find what is left of a run, in the same places."""
+    return _find(name, RunFolder.has_evidence)
+
+
+def _find(name: str, is_one: Callable[[RunFolder], bool]) -> RunFolder:
     for path in (Path(name), Path("runs") / name):
-        if RunFolder(path).exists():
+        if is_one(RunFolder(path)):
             return RunFolder(path)
     raise UserError(f"{name}: no run there, nor at runs/{name}")
 

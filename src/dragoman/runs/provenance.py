@@ -61,16 +61,18 @@ def describe_machine() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit of the current folder, and whether it was changed since."""
+    """Commit of the checkout that Dragoman runs from, if any, and whether its code was changed."""
     try:
-        commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git("status", "--porcelain"))}
+        _git("ls-files", "--error-unmatch", __file__)  # Not installed within another checkout.
+        return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--short", "."))}
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def _git(*arguments: str) -> str:
-    result = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)
+    package = Path(__file__).parents[1]
+    words = ["git", *arguments]
+    result = subprocess.run(words, cwd=package, capture_output=True, text=True, check=True)
     return result.stdout.strip()
 
 

@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 
 from dragoman.report.answers.advice import EVALUATE_MORE_OFTEN
-from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of
+from dragoman.report.answers.answer import (
+    HISTORY_IS_LOST,
+    Answer,
+    Confidence,
+    Tone,
+    facts_of,
+    unknown,
+)
 from dragoman.report.answers.validation_sets import (
     by_all_sets,
     checkpoint_of,
@@ -27,12 +34,15 @@ from dragoman.report.learning import (
 from dragoman.report.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED
 from dragoman.report.wording import in_count, plural
 
+_QUESTION = "Is the model fully trained?"
 _NEEDED = int(EVALUATIONS_NEEDED.value)
 _FINER_PRECISION = {"float16": ", or in bfloat16 or float32", "bfloat16": ", or in float32"}
 
 
 def fully_trained(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by the slopes of the last third, and by what came after the best evaluation."""
+    if evidence.state == "lost":
+        return unknown("fully_trained", _QUESTION, HISTORY_IS_LOST)
     return by_all_sets(findings.learning, lambda one: _by_one_set(evidence, one, findings.law))
 
 
@@ -40,7 +50,7 @@ def _by_one_set(evidence: Evidence, learning: Learning, law: Law | None) -> Answ
     found = learning.convergence
     return Answer(
         id="fully_trained",
-        question="Is the model fully trained?",
+        question=_QUESTION,
         verdict=found.verdict,
         headline=found.verdict.capitalize(),
         tone=_tone(learning),

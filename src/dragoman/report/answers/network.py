@@ -150,7 +150,7 @@ def _network_advice(found: Network, times: StepTimes, findings: Findings) -> str
 def straggler_words(found: Network, times: StepTimes) -> str:
     """Name the worker that the others wait for, if there is one."""
     straggler = found.straggler
-    if straggler is None:
+    if straggler is None or not straggler.is_behind:
         return ""
     share = straggler.seconds_behind / times.mean
     if share <= STRAGGLER_WORTH_NAMING.value:
@@ -160,7 +160,7 @@ def straggler_words(found: Network, times: StepTimes) -> str:
         f"Worker {straggler.worker}{where} is the slowest in "
         f"{in_percent(straggler.share_of_steps)} of steps and computes "
         f"{in_time(straggler.seconds_behind)} ({in_percent(share)} of a step) longer than the "
-        "fastest: look at that machine."
+        f"fastest: look at {'that machine' if found.machines > 1 else 'what else runs beside it'}."
     )
 
 

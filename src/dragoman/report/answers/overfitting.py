@@ -3,7 +3,14 @@
 import math
 
 from dragoman.report.answers.advice import EVALUATE_MORE_OFTEN
-from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of
+from dragoman.report.answers.answer import (
+    HISTORY_IS_LOST,
+    Answer,
+    Confidence,
+    Tone,
+    facts_of,
+    unknown,
+)
 from dragoman.report.answers.validation_sets import by_all_sets, checkpoint_of
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
@@ -12,16 +19,20 @@ from dragoman.report.series import NAN
 from dragoman.report.thresholds import DRIFTING_NOISE, EVALUATIONS_NEEDED
 from dragoman.report.wording import plural
 
+_QUESTION = "Were we overfitting?"
+
 
 def overfitting(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by the turn of the eval loss against the training sample, both in evaluation mode."""
+    if evidence.state == "lost":
+        return unknown("overfitting", _QUESTION, HISTORY_IS_LOST)
     return by_all_sets(findings.learning, lambda one: _by_one_set(evidence, one.overfitting))
 
 
 def _by_one_set(evidence: Evidence, found: Overfitting) -> Answer:
     return Answer(
         id="overfitting",
-        question="Were we overfitting?",
+        question=_QUESTION,
         verdict=found.verdict,
         headline=found.verdict.capitalize(),
         tone=_tone(found),

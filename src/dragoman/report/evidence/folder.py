@@ -17,8 +17,9 @@ from dragoman.report.evidence.machines import Machine, read_machines
 from dragoman.report.evidence.records import Evaluations, Life
 from dragoman.report.thresholds import SILENCE
 from dragoman.report.wording import plural
+from dragoman.runs.folder import RunFolder
 
-State = Literal["finished", "stopped", "running", "crashed", "not started"]
+State = Literal["finished", "stopped", "running", "crashed", "not started", "lost"]
 
 _MOST_NAMED = 8  # Of events of one kind.
 
@@ -116,8 +117,10 @@ def load_evidence(run: Path, now: float) -> Evidence:
     """Read a run folder; `now` tells a live run from a dead one."""
     if not run.is_dir():
         raise UserError(f"{run}: no such run folder")
-    if not any((run / name).exists() for name in ("metrics.jsonl", "config.toml")):
-        raise UserError(f"{run} is not a run folder: it has neither metrics.jsonl nor config.toml")
+    if not RunFolder(run).has_evidence():
+        raise UserError(
+            f"{run} is not a run folder: it has no metrics.jsonl, config.toml or provenance.json"
+        )
     missing: list[str] = []
     history = read_history(run / "metrics.jsonl", missing)
     hosts = list(dict.fromkeys(host for life in history.lives for host in life.hosts))
@@ -134,7 +137,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
     return Evidence(
         run=run,
         name=str(provenance.get("run") or run.resolve().name),
-        state=_state(history, machines, now),
+        state=_state(history, machines, bool(checkpoints.kept), now),
         history=history,
         machines=machines,
         settings=settings,
@@ -169,10 +172,10 @@ def _read_samples(path: Path, missing: list[str]) -> tuple[Sample, ...]:
     return tuple(samples.values())
 
 
-def _state(history: History, machines: tuple[Machine, ...], now: float) -> State:
+def _state(history: History, machines: tuple[Machine, ...], is_saved: bool, now: float) -> State:
     """Tell from the last lines how the run stands."""
     if not history.lives and not len(history.train):
-        return "not started"
+        return "lost" if is_saved else "not started"
     if history.stop is not None:
         return "finished" if history.stop.is_finish else "stopped"
     newest = [history.last_time, *(machine.time[-1] for machine in machines if len(machine))]

@@ -106,8 +106,8 @@ def utilization_picture(evidence: Evidence, findings: Findings) -> Picture | Non
         key="utilization",
         title=f"{'GPU' if on_gpus else 'CPU'} utilisation per machine",
         caption=f"{what} mean utilisation and its range within each stretch. Marks along the "
-        "bottom show evaluations and, below them, checkpoints: dips above a mark have that cause."
-        + (" Waiting inside a collective counts as busy." if on_gpus else ""),
+        "bottom show evaluations and, below them, checkpoints: a dip or a peak above a mark has "
+        "that cause." + (" Waiting inside a collective counts as busy." if on_gpus else ""),
     )
 
 
@@ -208,7 +208,7 @@ def correlation_picture(evidence: Evidence, findings: Findings) -> Picture | Non
     return Picture(
         key="correlation",
         title="Step time against traffic",
-        caption=f"Each dot is {windows.seconds:.0f} s in which the run did nothing but train. "
+        caption=f"Each dot is {windows.seconds:.0f} s of hardly anything but training. "
         "A cloud that rises to the right would mean that traffic slows the steps; since every step "
         "sends the same bytes, one that falls says nothing about the network.",
         panels=(Panel(draw),),
