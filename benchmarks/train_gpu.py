@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ class Measured:
     checkpoint_seconds: list[float]
 
 
-PARTS = ("ours", "peers", "translation", "packing", "plain")
+PARTS = ("ours", "peers", "translation", "packing", "evidence", "plain")
+EVIDENCE_TURNS = 2
 
 
 def main() -> None:
@@ -131,6 +132,8 @@ def print_part(part: str, prepared: Path, folder: Path) -> None:
         case "packing":
             rate = packing_rate(prepared)
             print(f"\npacking from a cold page cache: {rate:,.0f} target tokens/s on one core")
+        case "evidence":
+            print_evidence(prepared, folder)
         case _:
             print("\nPyTorch's own kernels:")
             print_run(PLAIN, measure(prepared, PLAIN, folder))
@@ -170,12 +173,8 @@ def measure(prepared: Path, case: Case, folder: Path) -> Measured:
     """Run the real command; kernels compiled for earlier cases are not compiled again."""
     run, started = folder / case.name, folder / f"{case.name}.started"
     if not started.exists():
-        command = [sys.executable, "-m", "dragoman", "train"]
-        command += [str(configure(prepared, case, folder)), *corpus_settings(prepared)]
-        environment = {**os.environ, "TRITON_CACHE_DIR": str(folder / "triton")}
         started.write_text(str(time.time()))
-        with open(folder / f"{case.name}.log", "w") as log:
-            subprocess.run([*command, "--run", str(run)], check=True, env=environment, stderr=log)
+        train(["-m", "dragoman"], prepared, case, run)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "train"]
     (calibration,) = (line for line in lines if line["kind"] == "calibration")
@@ -197,6 +196,35 @@ def measure(prepared: Path, case: Case, folder: Path) -> Measured:
             if line["kind"] == "checkpoint" and line["step"] < case.steps
         ],
     )
+
+
+def train(program: list[str], prepared: Path, case: Case, run: Path) -> None:
+    folder = run.parent
+    command = [sys.executable, *program, "train", str(configure(prepared, case, folder))]
+    command += [*corpus_settings(prepared), "--run", str(run)]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(folder / "triton")}
+    with open(run.with_suffix(".log"), "w") as log:
+        subprocess.run(command, check=True, env=environment, stderr=log)
+
+
+def print_evidence(prepared: Path, folder: Path) -> None:
+    """The same steps with and without evidence, by turns."""
+    case = CASES[0]
+    programs = {"with": ["-m", "dragoman"], "without": [str(HERE / "without_evidence.py")]}
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
+    for turn, (name, program) in product(range(EVIDENCE_TURNS), programs.items()):
+        run = folder / f"{name}-evidence-{turn}"
+        train(program, prepared, case, run)
+        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        ends = {line["step"]: line["time"] for line in lines if line["kind"] == "train"}
+        seconds[name].append(ends[case.steps] - ends[WARM_UP_STEPS])
+    steps = case.steps - WARM_UP_STEPS
+    for name, each in seconds.items():
+        print(
+            f"{steps} steps of {case.slots:,} slots {name} evidence:", *(f"{s:.3f} s" for s in each)
+        )
+    share = min(seconds["with"]) / min(seconds["without"]) - 1
+    print(f"evidence takes {share:.2%} of the time, by the fastest of each", flush=True)
 
 
 def print_ours(prepared: Path, folder: Path) -> None:
