@@ -114,7 +114,36 @@ def test_prediction_for_the_reference_runs_by_hand(config: Config) -> None:
     assert predicted["one worker alone"].seconds_step == pytest.approx(0.61)
     text = page(FINDINGS, config)
     assert "advice: set distributed.sync = 'local'" in text
-    assert "As all, gradients, the run would be slower than one worker alone" in text
+    # Every way is named that is no gain, not the first one alone.
+    slow = "As 'all, gradients' and as 'all, bf16 gradients' the run would be slower than one"
+    assert slow in text
+    assert "Even so" not in text
+
+
+def test_where_no_way_to_meet_is_a_gain_one_worker_is_advised(config: Config) -> None:
+    slow = [link("A", "B", 0.001 * GIGABIT), link("B", "A", 0.001 * GIGABIT)]
+    text = page(replace(FINDINGS, links=slow), config)
+    assert text.endswith("Even so one worker alone would be faster: train on one machine")
+
+
+@pytest.mark.parametrize(("device", "alone"), [("cpu", 0.31), ("cuda", 0.61)])
+def test_workers_of_one_cpu_machine_share_its_cores(
+    config: Config, device: str, alone: float
+) -> None:
+    """Two workers with half the cores each are no gain over one that has them all."""
+    findings = replace(
+        FINDINGS,
+        hosts=("A", "A"),
+        machines=[machine("A")],
+        links=[],
+        step=replace(STEP, device=device, seconds_all_reduce=0.05, seconds_exposed=0.05),
+    )
+    predicted = predictions(findings, config)
+    assert predicted["one worker alone"].seconds_step == pytest.approx(alone)
+    both = predicted["all, gradients"]
+    assert both.efficiency == pytest.approx(alone / (0.36 if device == "cpu" else 2 * 0.36))
+    words = "share its cores: one worker alone has all of them"
+    assert (words in page(findings, config)) is (device == "cpu")
 
 
 def test_findings_survive_their_journey() -> None:

@@ -98,6 +98,16 @@ def test_workers_of_one_machine_add_up_at_no_cost_on_the_wire() -> None:
     assert found.seconds_exposed == pytest.approx(BASE / (0.95 * GIGABIT) + 2 * 1e-4 + 0.05)
 
 
+def test_on_cpus_the_workers_of_a_machine_share_its_cores() -> None:
+    two_each = replace(TWO_MACHINES, workers=4, device="cpu")
+    # One worker has one machine's cores: the work of two machines.
+    assert predict(two_each, Scenario(machines=1, workers=1)).seconds_compute == pytest.approx(1.2)
+    crowded = predict(two_each, Scenario(machines=2, workers=8))
+    assert crowded.seconds_compute == pytest.approx(0.6)
+    assert crowded.efficiency == pytest.approx((2 * 0.6 + 0.03) / (2 * crowded.seconds_step))
+    assert predict(two_each, Scenario(workers=8)).seconds_compute == pytest.approx(0.3)
+
+
 def test_local_steps_by_hand() -> None:
     exchange = BASE / (0.95 * GIGABIT) + 2 * 1e-4
     local = predict(TWO_MACHINES, Scenario(local_steps=50))
@@ -283,9 +293,10 @@ def test_a_run_on_one_machine_can_be_asked_too(tmp_path: Path) -> None:
 def test_the_command_answers_what_was_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = pair_run(tmp_path, exposed=0.5, all_reduce=0.502).write()
+    run = pair_run(tmp_path, exposed=0.5, all_reduce=0.502)
+    run.lines[0]["device"] = "cuda"
     options = WhatifOptions(bandwidth="64Mbit", workers=4, machines=2, price_per_hour=2.0)
-    whatif_command(run, options, now=START)
+    whatif_command(run.write(), options, now=START)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "by-hand: 2 workers on 2 machines, 64.0 Mb/s between them."
     asked = next(line for line in lines if line.startswith("64.0 Mb/s, 2 machines, 4 workers"))

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from dragoman.check.facts import Findings
 from dragoman.config import Config, DistributedSettings
+from dragoman.report.remedy import ALONE, WAYS, choose_way, is_slower
+from dragoman.report.thresholds import SMALL_NETWORK_SHARE
 from dragoman.report.whatif import (
     BACKWARD_SHARE,
     USUAL_LOCAL_STEPS,
@@ -14,9 +16,6 @@ from dragoman.report.whatif import (
     predict,
 )
 from dragoman.report.wording import in_percent
-
-# Below this part of the step the network is not worth a remedy.
-SMALL_SHARE = 0.1
 
 
 def calibration_of(findings: Findings) -> Calibration:
@@ -49,14 +48,9 @@ def calibration_of(findings: Findings) -> Calibration:
 def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
     """One worker alone, and all of them in the usual ways to meet and as configured."""
     calibration = calibration_of(findings)
-    scenarios = {"one worker alone": Scenario(machines=1, workers=1)}
+    scenarios = {"one worker alone": ALONE}
     if len(findings.hosts) > 1:
-        ways = [
-            Scenario(compression="none", local_steps=1, local_fragments=1),
-            Scenario(compression="bf16", local_steps=1, local_fragments=1),
-            Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS, local_fragments=1),
-            configured_way(config.distributed),
-        ]
+        ways = (*WAYS, configured_way(config.distributed))
         scenarios |= {name_of(way): way for way in ways}
     return {
         name: predict(calibration, scenario, name, config.training.steps)
@@ -91,36 +85,41 @@ def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
     own = predicted[configured]
     if own.machines == 1:
         return "all workers are on one machine: nothing travels over a network"
-    best = next((one for one in (plain, half) if share(one) <= SMALL_SHARE), local)
-    if _gives_up(own) == _gives_up(best) and share(own) <= max(SMALL_SHARE, share(best)):
+    best = choose_way((plain, half, local), alone)
+    if _gives_up(own) == _gives_up(best) and own.network_share <= max(
+        SMALL_NETWORK_SHARE.value, best.network_share
+    ):
         best = own
-        advice = f"keep what is configured: the network takes {in_percent(share(own))} of a step"
+        advice = (
+            f"keep what is configured: the network takes {in_percent(own.network_share)} of a step"
+        )
     elif best is local:
         advice = (
             f"set distributed.sync = 'local' and local_steps = {USUAL_LOCAL_STEPS} with bf16: "
-            f"gradients would spend {in_percent(share(plain))} of every step on the network, "
-            f"in bf16 {in_percent(share(half))}, local steps {in_percent(share(local))}; "
-            "or make the batch larger"
+            f"gradients would spend {in_percent(plain.network_share)} of every step on the "
+            f"network, in bf16 {in_percent(half.network_share)}, local steps "
+            f"{in_percent(local.network_share)}; or make the batch larger"
         )
     else:
         together = " and sync = 'gradients'" if own.local_steps > 1 else ""
         advice = (
             f"set distributed.compression = '{best.compression}'{together}: the network would "
-            f"take {in_percent(share(best))} of a step, without compression "
-            f"{in_percent(share(plain))}"
+            f"take {in_percent(best.network_share)} of a step, without compression "
+            f"{in_percent(plain.network_share)}"
         )
-    for one in (plain, half):
-        if one.tokens_per_second < alone.tokens_per_second:
-            advice += f". As {one.label}, the run would be slower than one worker alone"
-            break
-    if best.tokens_per_second < alone.tokens_per_second:
-        advice += ". Even so one worker alone would be faster: train on one machine"
-    return advice
+    return advice + _against_alone(predicted, best)
 
 
-def share(one: Prediction) -> float:
-    """The network's part of a step."""
-    return one.seconds_exposed / one.seconds_step
+def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str:
+    """Every way to meet that is slower than one worker alone, the best one last."""
+    alone, *ways = predicted.values()
+    slow = [one for one in ways if is_slower(one.seconds_step, alone.seconds_step)]
+    words = ""
+    if names := [f"'{one.label}'" for one in slow if one is not best]:
+        words = f". As {' and as '.join(names)} the run would be slower than one worker alone"
+    if best in slow:
+        words += ". Even so one worker alone would be faster: train on one machine"
+    return words
 
 
 def _gives_up(one: Prediction) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.check.advice import configured_way, name_of, predictions, recommend, share
+from dragoman.check.advice import configured_way, name_of, predictions, recommend
 from dragoman.check.facts import Findings
 from dragoman.check.problems import problems
 from dragoman.cluster.links import Link
@@ -23,6 +23,11 @@ def page(findings: Findings, config: Config) -> str:
         f"{findings.step.target_tokens:,} target tokens a step",
         *_table(_prediction_rows(predicted.values(), configured, config.training.steps)),
     ]
+    if findings.step.device == "cpu" and len(set(findings.hosts)) < len(findings.hosts):
+        lines.append(
+            "on CPUs the workers of a machine share its cores: one worker alone has all of them, "
+            "and more on one machine compute no faster"
+        )
     lines += [f"problem: {one}" for one in problems(findings, config)]
     lines.append(f"advice: {recommend(predicted, configured)}")
     return "\n".join(lines)
@@ -77,7 +82,7 @@ def _prediction_rows(
         row = [
             one.label + " (configured)" * (one.label == configured),
             in_time(one.seconds_step),
-            in_percent(share(one)),
+            in_percent(one.network_share),
             f"{one.tokens_per_second:,.0f}",
             in_percent(one.efficiency),
         ]

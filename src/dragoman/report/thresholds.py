@@ -87,6 +87,11 @@ NETWORK_IS_NOT_BOTTLENECK = Threshold(
     "of step time",
     "An infinite network would save less than a change of precision or batch size usually does.",
 )
+SMALL_NETWORK_SHARE = Threshold(
+    0.1,
+    "of step time",
+    "A way to meet that waits for less than a tenth of a step needs no other that gives up more.",
+)
 MODEL_AGREEMENT = Threshold(
     0.25,
     "of what was foretold",

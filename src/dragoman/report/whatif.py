@@ -16,7 +16,8 @@ GIGABIT = 1e9 / 8  # Bytes per second.
 
 ASSUMPTIONS = (
     "A step is the same global batch whatever the number of workers: twice the workers, half the "
-    "arithmetic for each. Devices that are given too little to do are slower than this.",
+    "arithmetic for each. Devices that are given too little to do are slower than this. On CPUs "
+    "the workers of a machine share its cores: more of them on one machine compute no faster.",
     "Reduction inside a machine first: its workers add up before anything is sent, at no cost on "
     "the wire.",
     "Ring: each of m machines sends 2(m-1)/m of the gradients in 2(m-1) hops of one latency each.",
@@ -53,6 +54,11 @@ class Calibration:
     local_fragments: int = 1  # Parts of an exchange, spread over the local steps.
     micro_batches: float = 1.0
     device: str = "cuda"
+
+    @property
+    def devices(self) -> int:
+        """What computes side by side: on CPUs the workers of a machine share its cores."""
+        return self.machines if self.device == "cpu" else self.workers
 
     @property
     def sent_bytes(self) -> float:
@@ -102,13 +108,12 @@ class Scenario:
     def apply_to(self, run: Calibration) -> Calibration:
         """The run as it would measure itself; machines are filled as they were."""
         machines, workers = self._placement(run)
+        placed = replace(run, machines=machines, workers=workers)
         own = replace(
-            run,
-            machines=machines,
-            workers=workers,
+            placed,
             tokens_per_step=run.tokens_per_step * self.batch_factor,
             seconds_compute=run.seconds_compute
-            * (run.workers / workers * self.batch_factor / self.device_speed),
+            * (run.devices / placed.devices * self.batch_factor / self.device_speed),
             seconds_optimizer=run.seconds_optimizer / self.device_speed,
             seconds_straggling=run.seconds_straggling / self.device_speed if workers > 1 else 0.0,
             micro_batches=max(1.0, run.micro_batches * self.batch_factor * run.workers / workers),
@@ -158,9 +163,14 @@ class Prediction:
     seconds_exposed: float
     bytes_per_step: float  # Sent by one machine, on average over local steps.
     tokens_per_second: float
-    efficiency: float  # Of one worker alone times the number of workers.
+    efficiency: float  # Of one worker alone times the number of devices.
     hours: float | None
     cost: float | None
+
+    @property
+    def network_share(self) -> float:
+        """Waiting as part of the step."""
+        return self.seconds_exposed / self.seconds_step
 
 
 def predict(
@@ -189,7 +199,7 @@ def predict(
         seconds_exposed=exposed,
         bytes_per_step=run.sent_bytes / run.local_steps,
         tokens_per_second=run.tokens_per_step / seconds,
-        efficiency=(run.workers * run.seconds_compute + fixed) / (run.workers * seconds),
+        efficiency=(run.devices * run.seconds_compute + fixed) / (run.devices * seconds),
         hours=hours,
         cost=None if hours is None or price is None else hours * run.machines * price,
     )
