@@ -212,7 +212,7 @@ def _add_trained(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_scenario(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bandwidth", metavar="RATE", help="of the links, as in 10Gbit")
+    parser.add_argument("--bandwidth", metavar="RATE", help="of the links, as in 10Gbit; or inf")
     parser.add_argument("--latency-milliseconds", type=float, metavar="MS", help="of the links")
     parser.add_argument("--machines", type=int, metavar="N", help="machines")
     parser.add_argument(

@@ -1,16 +1,20 @@
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman.cli import main
 from dragoman.errors import UserError
+from dragoman.report.assumptions import assumptions_of
 from dragoman.report.calibrate import describe_fit, load_calibration
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.whatif import (
     GIGABIT,
+    USUAL_LATENCY_SECONDS,
     Calibration,
     Scenario,
     predict,
@@ -286,8 +290,87 @@ def test_a_run_on_one_machine_can_be_asked_too(tmp_path: Path) -> None:
     assert math.isinf(found.bytes_per_second)
     rows = {row.label: row for row in whatif_table(found, usual_questions(found))}
     assert rows["network of 1 Gb/s"].machines == 2
-    assert rows["network of 1 Gb/s"].seconds_exposed == pytest.approx(4 * PARAMETERS / GIGABIT)
+    # Nobody measured a latency: two hops of the usual one.
+    exchange = 4 * PARAMETERS / GIGABIT + 2 * USUAL_LATENCY_SECONDS
+    assert rows["network of 1 Gb/s"].seconds_exposed == pytest.approx(exchange)
     assert rows["bf16 compression"].bytes_per_step == 2 * PARAMETERS
+    assert rows["16 workers"].bytes_per_second == GIGABIT
+    sent = 2 * 1023 / 1024 * 4 * PARAMETERS / GIGABIT
+    hops = 2 * 1023 * USUAL_LATENCY_SECONDS
+    assert rows["1,024 workers"].seconds_exposed == pytest.approx(sent + hops)
+    # What has nothing to do with a network is asked about the machine that there was.
+    for label in ("4 times the batch", "devices twice as fast"):
+        assert (rows[label].machines, rows[label].seconds_exposed) == (1, 0)
+
+
+def asked(
+    run: Path, capsys: pytest.CaptureFixture[str], **options: Any
+) -> tuple[list[list[str]], str]:
+    """The rows after that of the run itself, their cells, and all words."""
+    whatif_command(run, WhatifOptions(**options), now=START)
+    text = capsys.readouterr().out
+    table = text.split("\n\n")[1].splitlines()
+    first = next(place for place, line in enumerate(table) if line.startswith("this run"))
+    return [re.split("  +", line) for line in table[first + 1 :]], " ".join(text.split())
+
+
+def test_several_machines_of_a_run_on_one_have_the_usual_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = calm_run(tmp_path).write()
+    (eight, half, _), words = asked(run, capsys, workers=8)
+    assert (eight[0], eight[-3:]) == ("8 workers", ["1.00 Gb/s", "8", "8"])
+    assert half[0] == "... and bf16"
+    assert "lines with several ask about links of 1.00 Gb/s where they do not say" in words
+    assert "Not measured: links, as this run had one machine" in words
+    assert "1.00 Gb/s and 0.10 ms a hop" in words
+    assert "Not measured: an exchange, as this run had one worker" in words
+    # The link itself can be asked about: between two machines.
+    (link, *_), _ = asked(run, capsys, bandwidth="10Gbit")
+    assert (link[0], link[-3:]) == ("10.0 Gb/s, 2 machines", ["10.0 Gb/s", "2", "2"])
+    (free, *_), _ = asked(run, capsys, bandwidth="inf")
+    assert (free[0], free[-3]) == ("infinite network, 2 machines", "infinite")
+    with pytest.raises(UserError, match="one machine has no links"):
+        asked(run, capsys, bandwidth="10Gbit", machines=1)
+
+
+def test_what_a_sum_inside_a_machine_costs_is_not_made_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = calm_run(tmp_path).write()
+    rows, words = asked(run, capsys, machines=1, workers=8)
+    # Sending less would change nothing of a cost that is not known.
+    assert [row[0] for row in rows] == ["1 machine, 8 workers"]
+    assert "What that costs was not measured, as no machine had two" in words
+    assert "On CPUs the workers of a machine share its cores" in words
+    rows, words = asked(run, capsys, device_speed=2)
+    assert [row[0] for row in rows] == ["2 x device speed"]
+    assert "Not measured" not in words
+    assert "lines with several" not in words
+
+
+def test_where_sums_are_not_made_inside_machines_first() -> None:
+    def words(scenario: Scenario, **changes: Any) -> str:
+        run = replace(TWO_MACHINES, **changes)
+        return " ".join(assumptions_of(run, whatif_table(run, [("", scenario)])))
+
+    crowded = Scenario(machines=2, workers=8)
+    exception = "Plain kernels on GPUs and PowerSGD"
+    assert exception in words(crowded)
+    assert exception not in words(crowded, device="cpu")
+    assert exception in words(replace(crowded, compression="powersgd"), device="cpu")
+    assert exception not in words(Scenario(workers=8))
+    assert "the links of this run" in words(crowded, bytes_per_second=math.inf)
+
+
+def test_one_worker_is_among_the_usual_questions(tmp_path: Path) -> None:
+    found = load_calibration(pair_run(tmp_path, exposed=0.5, all_reduce=0.502).write())
+    rows = {row.label: row for row in whatif_table(found, usual_questions(found))}
+    # Twice 0.4 s of compute and the other phases, and nobody to wait for.
+    assert rows["1 worker"].seconds_step == pytest.approx(0.9)
+    assert rows["1 worker"].efficiency == pytest.approx(1)
+    alone = load_calibration(calm_run(tmp_path / "alone").write())
+    assert "1 worker" not in dict(usual_questions(alone))
 
 
 def test_the_command_answers_what_was_asked(
@@ -351,7 +434,13 @@ def test_a_run_without_steps_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "bytes_per_second"),
-    [("10Gbit", 1.25e9), ("100 Mb/s", 12.5e6), ("1.25GB/s", 1.25e9), ("56kbit", 7e3)],
+    [
+        ("10Gbit", 1.25e9),
+        ("100 Mb/s", 12.5e6),
+        ("1.25GB/s", 1.25e9),
+        ("56kbit", 7e3),
+        ("inf", math.inf),
+    ],
 )
 def test_bandwidths(text: str, bytes_per_second: float) -> None:
     assert parse_bandwidth(text) == pytest.approx(bytes_per_second)

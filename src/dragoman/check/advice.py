@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from dragoman.check.facts import Findings
 from dragoman.config import Config, DistributedSettings
-from dragoman.report.remedy import ALONE, WAYS, choose_way, is_slower
+from dragoman.report.remedy import WAYS, choose_way, is_slower
 from dragoman.report.thresholds import SMALL_NETWORK_SHARE
 from dragoman.report.whatif import (
+    ALONE,
     BACKWARD_SHARE,
     USUAL_LOCAL_STEPS,
     Calibration,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dragoman.report.thresholds import SAME_SPEED, SMALL_NETWORK_SHARE
 from dragoman.report.whatif import USUAL_LOCAL_STEPS, Prediction, Scenario
 
-ALONE = Scenario(machines=1, workers=1)
 # In order of what they give up: nothing, bits of the gradients, meeting every step.
 WAYS = (
     Scenario(compression="none", local_steps=1, local_fragments=1),

@@ -10,7 +10,7 @@ import numpy as np
 from dragoman import __version__
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer, plain
-from dragoman.report.calibrate import describe_fit
+from dragoman.report.assumptions import assumptions_of
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import Findings, analyse
 from dragoman.report.identity import (
@@ -23,8 +23,7 @@ from dragoman.report.identity import (
 from dragoman.report.plots import pictures_of
 from dragoman.report.templating import as_json, drawn, flat_rows, picture_files, render, write_files
 from dragoman.report.thresholds import all_thresholds
-from dragoman.report.whatif import ASSUMPTIONS
-from dragoman.report.whatif_command import prediction_cells
+from dragoman.report.whatif_command import prediction_cells, trust_words
 from dragoman.report.wording import in_time, plural
 
 _SAMPLES_SHOWN = 5
@@ -73,8 +72,10 @@ def _page_values(
         "evidence_rows": {answer.id: flat_rows(plain(answer.evidence)) for answer in answers},
         "missing": evidence.missing,
         "predictions": prediction_cells(findings.predictions, evidence.history.train.last_step),
-        "trust": _trust(findings),
-        "assumptions": ASSUMPTIONS,
+        "trust": trust_words(findings, findings.predictions),
+        "assumptions": assumptions_of(findings.calibration, findings.predictions)
+        if findings.calibration
+        else [],
         "samples": _samples(evidence),
         "identity": identity_rows(evidence),
         "hardware": hardware_rows(evidence),
@@ -126,20 +127,6 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     if stop is not None and stop.reason == "error":
         parts.append(f"stopped by an error: {stop.detail}")
     return "; ".join(parts) + "." if parts else "No step has been logged."
-
-
-def _trust(findings: Findings) -> str:
-    """How far the predictions can be trusted."""
-    if not findings.predictions or findings.latest_times is None or findings.network is None:
-        return ""
-    own = findings.predictions[0]
-    words = describe_fit(findings.latest_times, findings.network, own.seconds_step)
-    if own.machines == 1:
-        words += (
-            " This run had one machine: the other lines ask about a second one, at 1 Gb/s where "
-            "they do not say otherwise."
-        )
-    return words
 
 
 def _samples(evidence: Evidence) -> list[dict[str, Any]]:

@@ -13,23 +13,8 @@ BACKWARD_SHARE = 2 / 3  # Of compute: the backward pass does twice the forward's
 USUAL_LOCAL_STEPS = 32
 MOST_WORKERS = 1024
 GIGABIT = 1e9 / 8  # Bytes per second.
-
-ASSUMPTIONS = (
-    "A step is the same global batch whatever the number of workers: twice the workers, half the "
-    "arithmetic for each. Devices that are given too little to do are slower than this. On CPUs "
-    "the workers of a machine share its cores: more of them on one machine compute no faster.",
-    "Reduction inside a machine first: its workers add up before anything is sent, at no cost on "
-    "the wire.",
-    "Ring: each of m machines sends 2(m-1)/m of the gradients in 2(m-1) hops of one latency each.",
-    "Overlap: an exchange hides behind the backward pass (two thirds of compute, of the last "
-    "micro-batch) as well as it did in this run.",
-    "Local steps: one exchange every so many steps, and nothing of it hidden; sent in several "
-    "fragments, it hides behind the computing in between. The outer step itself is free.",
-    "16 bits halve the bytes; PowerSGD (rank 4) leaves 2.4% of them and costs 3.4 ns a parameter "
-    "on a CPU.",
-    "The slowest link counts, and nobody else uses it. Waiting for data and for the slowest "
-    "worker stays as it was.",
-)
+# Of a link that nobody measured: ordinary Ethernet through a switch.
+USUAL_BYTES_PER_SECOND, USUAL_LATENCY_SECONDS = GIGABIT, 1e-4
 
 
 @dataclass(frozen=True)
@@ -59,6 +44,11 @@ class Calibration:
     def devices(self) -> int:
         """What computes side by side: on CPUs the workers of a machine share its cores."""
         return self.machines if self.device == "cpu" else self.workers
+
+    @property
+    def has_no_link(self) -> bool:
+        """Whether nothing is known of links, because there was no second machine."""
+        return self.machines == 1 and math.isinf(self.bytes_per_second)
 
     @property
     def sent_bytes(self) -> float:
@@ -91,6 +81,10 @@ class Calibration:
         return min(exchange, self.local_steps * self.seconds_compute)
 
 
+_OF_LINKS = ("bytes_per_second", "latency_seconds")
+_OF_MEETINGS = ("compression", "local_steps", "local_fragments")
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What to change; None leaves it as it was in the run."""
@@ -109,6 +103,12 @@ class Scenario:
         """The run as it would measure itself; machines are filled as they were."""
         machines, workers = self._placement(run)
         placed = replace(run, machines=machines, workers=workers)
+        if run.has_no_link and machines > 1:
+            placed = replace(
+                placed,
+                bytes_per_second=USUAL_BYTES_PER_SECOND,
+                latency_seconds=USUAL_LATENCY_SECONDS,
+            )
         own = replace(
             placed,
             tokens_per_step=run.tokens_per_step * self.batch_factor,
@@ -119,13 +119,21 @@ class Scenario:
             micro_batches=max(1.0, run.micro_batches * self.batch_factor * run.workers / workers),
             **{
                 name: value
-                for name in ("bytes_per_second", "latency_seconds", "compression")
-                + ("local_steps", "local_fragments")
+                for name in _OF_LINKS + _OF_MEETINGS
                 if (value := getattr(self, name)) is not None
             },
         )
         _check(own)
         return own
+
+    def between_machines(self, run: Calibration) -> "Scenario":
+        """The same, about two machines where it asks how machines meet and the run had but one."""
+        asked = [name for name in _OF_LINKS + _OF_MEETINGS if getattr(self, name) is not None]
+        if asked and run.machines == 1 and self.machines is None and self.workers is None:
+            return replace(self, machines=2)
+        if set(asked) & set(_OF_LINKS) and self._placement(run)[0] == 1:
+            raise UserError("one machine has no links: ask for --machines 2 or more")
+        return self
 
     def _placement(self, run: Calibration) -> tuple[int, int]:
         per_machine = max(1, round(run.workers / run.machines))
@@ -135,6 +143,9 @@ class Scenario:
         if self.workers == run.workers:
             return self.machines or run.machines, run.workers
         return self.machines or -(-self.workers // per_machine), self.workers
+
+
+ALONE = Scenario(machines=1, workers=1)
 
 
 def _check(run: Calibration) -> None:
@@ -219,33 +230,32 @@ def whatif_table(
 
 
 def usual_questions(run: Calibration) -> list[tuple[str, Scenario]]:
-    """The scenarios that people ask about after a run, of at least two machines."""
-    here = Scenario(machines=max(2, run.machines))
+    """The scenarios that people ask about after a run; how to meet, of at least two machines."""
+    several = Scenario(machines=max(2, run.machines))
     links = {"100 Mb/s": 0.1, "1 Gb/s": 1, "10 Gb/s": 10, "100 Gb/s": 100}
-    questions = [
-        (f"network of {name}", replace(here, bytes_per_second=gigabits * GIGABIT))
+    questions = [("1 worker", ALONE)] if run.workers > 1 else []
+    questions += [
+        (f"network of {name}", replace(several, bytes_per_second=gigabits * GIGABIT))
         for name, gigabits in links.items()
     ]
-    questions.append(("infinite network", replace(here, bytes_per_second=math.inf)))
-    if math.isinf(run.bytes_per_second):
-        here = replace(here, bytes_per_second=GIGABIT)
+    questions.append(("infinite network", replace(several, bytes_per_second=math.inf)))
     other = "bf16" if run.compression == "none" else "none"
     questions.append(
-        (f"{other} compression".replace("none", "no"), replace(here, compression=other))
+        (f"{other} compression".replace("none", "no"), replace(several, compression=other))
     )
     if run.local_steps > 1:
-        every_step = replace(here, local_steps=1, local_fragments=1)
+        every_step = replace(several, local_steps=1, local_fragments=1)
         questions.append(("an exchange every step", every_step))
     else:
-        local = replace(here, local_steps=USUAL_LOCAL_STEPS, compression="bf16")
+        local = replace(several, local_steps=USUAL_LOCAL_STEPS, compression="bf16")
         questions.append((f"{USUAL_LOCAL_STEPS} local steps, bf16", local))
     questions += [
-        ("4 times the batch", replace(here, batch_factor=4)),
-        ("devices twice as fast", replace(here, device_speed=2)),
+        ("4 times the batch", Scenario(batch_factor=4)),
+        ("devices twice as fast", Scenario(device_speed=2)),
     ]
-    usual = here.apply_to(run)
+    usual = several.apply_to(run)
     return questions + [
-        (f"{workers:,} workers", replace(here, machines=None, workers=workers))
+        (f"{workers:,} workers", Scenario(workers=workers))
         for workers in (4, 16, 64, 256, MOST_WORKERS)
         if workers > usual.workers / usual.machines and workers != usual.workers
     ]

@@ -10,11 +10,12 @@ from pathlib import Path
 from textwrap import fill
 
 from dragoman.errors import UserError
+from dragoman.report.assumptions import assumptions_of
 from dragoman.report.calibrate import demand_calibration, describe_fit
 from dragoman.report.evidence import load_evidence
-from dragoman.report.findings import analyse
+from dragoman.report.findings import Findings, analyse
 from dragoman.report.whatif import (
-    ASSUMPTIONS,
+    USUAL_BYTES_PER_SECOND,
     USUAL_LOCAL_STEPS,
     Calibration,
     Prediction,
@@ -29,7 +30,7 @@ from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in
 class WhatifOptions:
     """What the user wants to be different; None and 1 leave it as it was in the run."""
 
-    bandwidth: str | None = None  # Between machines, such as 10Gbit.
+    bandwidth: str | None = None  # Between machines, such as 10Gbit; inf for no limit.
     latency_milliseconds: float | None = None
     machines: int | None = None
     workers: int | None = None
@@ -60,17 +61,28 @@ def whatif_command(run: Path, options: WhatifOptions, now: float | None = None) 
     evidence = load_evidence(run, time.time() if now is None else now)
     findings = analyse(evidence)
     calibration = demand_calibration(run, findings.calibration)
-    times, network = findings.latest_times, findings.network
-    assert times is not None
-    assert network is not None
     steps = options.steps or evidence.history.train.last_step
     questions = questions_of(scenario, calibration)
     rows = whatif_table(calibration, questions, steps, options.price_per_hour)
     print(f"{evidence.name}: {_describe(calibration)}")
-    print(_wrapped(describe_fit(times, network, rows[0].seconds_step)))
+    print(_wrapped(trust_words(findings, rows)))
     print(f"\n{text_table(prediction_cells(rows, steps))}\n\nThis assumes:")
-    for assumption in ASSUMPTIONS:
+    for assumption in assumptions_of(calibration, rows):
         print(_wrapped(f"- {assumption}", "  "))
+
+
+def trust_words(findings: Findings, rows: Sequence[Prediction]) -> str:
+    """How far the rows can be trusted, the first of them being the run itself."""
+    times, network, run = findings.latest_times, findings.network, findings.calibration
+    if times is None or network is None or run is None:
+        return ""
+    words = describe_fit(times, network, rows[0].seconds_step)
+    if run.has_no_link and any(row.machines > 1 for row in rows):
+        words += (
+            " This run had one machine: lines with several ask about links of "
+            f"{in_bits_per_second(USUAL_BYTES_PER_SECOND)} where they do not say otherwise."
+        )
+    return words
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -110,8 +122,11 @@ def questions_of(scenario: Scenario, run: Calibration) -> list[tuple[str, Scenar
     """What was asked, and how sending less would change it; the usual questions if nothing was."""
     if scenario == Scenario():
         return usual_questions(run)
+    scenario = scenario.between_machines(run)
     questions = [(_label(scenario), scenario)]
     asked, half = scenario.apply_to(run), replace(scenario, compression="bf16")
+    if asked.exchange_seconds == 0:
+        return questions
     if asked.compression == "none":
         questions.append(("... and bf16", half))
     if asked.local_steps == 1:
@@ -123,7 +138,7 @@ def questions_of(scenario: Scenario, run: Calibration) -> list[tuple[str, Scenar
 def _label(scenario: Scenario) -> str:
     speed, latency = scenario.bytes_per_second, scenario.latency_seconds
     parts = [
-        in_bits_per_second(speed) if speed else "",
+        f"{in_bits_per_second(speed)}{' network' * math.isinf(speed)}" if speed else "",
         f"{in_time(latency)} latency" if latency is not None else "",
         plural(scenario.machines, "machine") if scenario.machines else "",
         plural(scenario.workers, "worker") if scenario.workers else "",
@@ -184,7 +199,9 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Bytes per second of a bandwidth such as 10Gbit, 100 Mb/s or 1.25GB/s."""
+    """Bytes per second of a bandwidth such as 10Gbit, 100 Mb/s, 1.25GB/s or inf."""
+    if text.strip().lower() in ("inf", "infinite"):
+        return math.inf
     match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMGT]?)(bit|b|B)(?:/s|ps)?\s*", text)
     amount = float(match.group(1)) if match else 0.0
     if match is None or amount <= 0:
