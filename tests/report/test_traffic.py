@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers.network import step_time_vs_network
+from dragoman.report.answers.traffic import step_time_vs_network
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.traffic import measure_traffic, training_windows

@@ -6,7 +6,7 @@ from dragoman.report.answers.answer import Answer
 from dragoman.report.answers.learning import fully_trained
 from dragoman.report.answers.learning_rate import learning_rate
 from dragoman.report.answers.machines import gpu_utilization, step_time
-from dragoman.report.answers.network import network_bottleneck, step_time_vs_network
+from dragoman.report.answers.network import network_bottleneck
 from dragoman.report.answers.overfitting import overfitting
 from dragoman.report.answers.sizes import (
     checkpoint_files,
@@ -14,6 +14,7 @@ from dragoman.report.answers.sizes import (
     duration,
     training_set,
 )
+from dragoman.report.answers.traffic import step_time_vs_network
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
 
