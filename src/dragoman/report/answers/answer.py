@@ -24,6 +24,7 @@ class Answer:
     next_step: str
     tone: Tone = "plain"  # Whether the verdict is good news.
     note: str = ""  # The fact beside the verdict on the card.
+    details: tuple[str, ...] = ()  # What else the pages say, a sentence each.
 
     def to_json(self) -> dict[str, Any]:
         """The public fields of report.json."""

@@ -63,15 +63,16 @@ def _law_words(law: Law | None, facts: dict[str, Any], follows: bool) -> str:
             f"{logged['peak']:.3g} at step {logged['peak_step']:,} and {logged['now']:.3g} at "
             f"step {logged['now_step']:,}."
         )
-    words = (
-        f"It follows the {law.schedule.kind.replace('_', ' ')} schedule: {law.formula}. "
-        f"It rises for {law.peak_step:,} steps to its peak of {law.peak:.3g}"
-    )
+    schedule = f"The schedule is {law.schedule.kind.replace('_', ' ')}: {law.formula}"
+    peak = f"It rises for {law.peak_step:,} steps to its peak of {law.peak:.3g}"
     if logged is None:
-        return f"{words}; no step has been logged yet."
+        return f"{schedule}. {peak}; no step has been logged yet."
+    logged_words = "follows the law exactly"
+    if not follows:
+        percent = 100 * facts["largest_deviation_from_law"]
+        logged_words = f"deviates from the law by up to {percent:.2g}% of the peak"
     so_far = " (not reached yet)" if logged["now_step"] < law.peak_step else ""
-    words += f"{so_far}; at step {logged['now_step']:,} it is {logged['now']:.3g}. "
-    if follows:
-        return f"{words}The logged curve follows the law exactly."
-    percent = 100 * facts["largest_deviation_from_law"]
-    return f"{words}The logged curve deviates from the law by up to {percent:.2g}% of the peak."
+    return (
+        f"{schedule}; the logged curve {logged_words}. {peak}{so_far}; at step "
+        f"{logged['now_step']:,} it is {logged['now']:.3g}."
+    )
