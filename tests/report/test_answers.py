@@ -13,7 +13,16 @@ from dragoman.report import answers as answers_package
 from dragoman.report.answers import answer_all
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
-from report.run_folders import PARAMETERS, START, RunFolder, calm_run, pair_run, write_checkpoints
+from report.run_folders import (
+    PARAMETERS,
+    START,
+    RunFolder,
+    calm_run,
+    grown_run,
+    local_run,
+    pair_run,
+    write_checkpoints,
+)
 
 IDS = [
     "duration",
@@ -55,6 +64,17 @@ def test_eleven_answers_with_all_their_fields(calm: dict[str, dict[str, Any]]) -
         assert answer["confidence"] in ("high", "medium", "low")
         assert answer["question"].endswith("?")
         assert answer["next_step"]
+
+
+def test_an_answer_is_one_or_two_sentences(tmp_path: Path) -> None:
+    runs = [calm_run(tmp_path / "calm"), grown_run(tmp_path / "grown"), local_run(tmp_path / "x")]
+    runs += [pair_run(tmp_path / f"pair{steps}", exposed=0.9, steps=steps) for steps in (3, 300)]
+    runs.append(pair_run(tmp_path / "odd", exposed=0.2))
+    for run in runs:
+        run.watch(6_000_000)
+        for answer in answers_of(run.write()).values():
+            sentences = re.split(r"(?<=[.!?]) +(?=[A-Z0-9])", answer["answer"])
+            assert 1 <= len(sentences) <= 2, sentences
 
 
 def test_numbers_recomputed_by_hand(calm: dict[str, dict[str, Any]]) -> None:
@@ -140,6 +160,8 @@ def test_two_machines_and_a_slow_link(tmp_path: Path) -> None:
     assert network["confidence"] == "high"
     assert network["evidence"]["infinite_network_seconds"] == pytest.approx(0.5)
     assert "on an infinite network they would take the rest, 0.500 s" in network["answer"]
+    added_up = "compute measured alone and the other phases add up to 0.500 s."
+    assert f"Without the network, {added_up}" in network["evidence"]["details"]
     assert "bf16" in network["next_step"]
     relation = answers["step_time_vs_network"]
     assert relation["evidence"]["bytes_per_step_seen"]["alpha"] == pytest.approx(4e6, rel=1e-3)

@@ -69,7 +69,7 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     assert findings.network.traffic[0].bytes_per_step == pytest.approx(2e6, rel=1e-3)
     assert findings.correlation is not None
     np.testing.assert_allclose(findings.correlation.windows.seconds_per_step, 0.5)
-    assert "with the latest 4 a step took 0.500 s" in step_time(evidence, findings).answer
+    assert "with the latest 4 a step took 0.500 s" in step_time(evidence, findings).details[0]
     assert any("40 of 160 steps that the latest ones made" in line for line in evidence.missing)
 
 
@@ -358,7 +358,7 @@ def test_three_steps_on_one_machine(tmp_path: Path) -> None:
     assert network_bottleneck(evidence, findings).verdict == "single machine"
     answer = step_time(evidence, findings)
     assert "median" not in answer.answer
-    assert "Only 3 steps count" in answer.answer
+    assert answer.details == ("Only 3 steps count, the first ones after a start too.",)
     assert (answer.confidence, answer.note) == ("low", "")
     assert answer.next_step == "Let the run make more steps."
 

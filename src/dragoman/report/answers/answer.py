@@ -24,12 +24,15 @@ class Answer:
     next_step: str
     tone: Tone = "plain"  # Whether the verdict is good news.
     note: str = ""  # The fact beside the verdict on the card.
-    details: tuple[str, ...] = ()  # What else the pages say, a sentence each.
+    details: tuple[str, ...] = ()  # What else supports it, a sentence each.
 
     def to_json(self) -> dict[str, Any]:
         """The public fields of report.json."""
         names = ("id", "question", "verdict", "answer", "evidence", "confidence", "next_step")
-        return {name: plain(getattr(self, name)) for name in names}
+        values = {name: plain(getattr(self, name)) for name in names}
+        if self.details:
+            values["evidence"]["details"] = list(self.details)
+        return values
 
 
 SEE_WHAT_IS_MISSING = "See what is missing, at the top of the report."

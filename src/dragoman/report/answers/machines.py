@@ -50,6 +50,7 @@ def gpu_utilization(evidence: Evidence, findings: Findings) -> Answer:
         tone=tone,
         note=note,
         answer=_gpu_words(evidence, findings),
+        details=_gpu_details(findings),
         evidence=facts_of(found),
         confidence=confidence,
         next_step=_gpu_advice(evidence, findings),
@@ -111,9 +112,13 @@ def _gpu_words(evidence: Evidence, findings: Findings) -> str:
         ". Busy is not the same as useful (waiting in a collective counts, and what other "
         f"processes do): {useful}."
     )
-    if _waits_long(findings):
-        words += f" The fastest worker waits {in_percent(_longest_wait(findings))} of each step."
     return words
+
+
+def _gpu_details(findings: Findings) -> tuple[str, ...]:
+    if not findings.gpus.gpus or not _waits_long(findings):
+        return ()
+    return (f"The fastest worker waits {in_percent(_longest_wait(findings))} of each step.",)
 
 
 def _why_not_measured(evidence: Evidence) -> tuple[str, str]:
@@ -190,14 +195,16 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
     )
     words = f"{in_time(times.mean)} on average{_spread_words(times)}, evaluations and "
     words += "checkpoints excluded."
+    details = []
     if times.are_few:
-        words += f" Only {plural(times.steps, 'step')} count, the first ones after a start too."
+        few = plural(times.steps, "step")
+        details.append(f"Only {few} count, the first ones after a start too.")
     if parts:
         words += f" It went into {parts}."
     latest = findings.latest_times
     if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
-        words += (
-            f" The workers changed on the way: with the latest {evidence.workers:,} a step took "
+        details.append(
+            f"The workers changed on the way: with the latest {evidence.workers:,} a step took "
             f"{in_time(latest.mean)}."
         )
     confidence: Confidence = "medium"
@@ -214,6 +221,7 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
         tone="caution" if warning else "plain",
         note=f"median {in_time(times.median)}" if np.isfinite(times.median) else "",
         answer=words,
+        details=tuple(details),
         evidence=facts_of(times),
         confidence=confidence,
         next_step=warning or _step_advice(largest_first[0] if known else "", times),

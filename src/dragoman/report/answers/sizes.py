@@ -51,8 +51,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     steps = plural(train.last_step, "step")
     words = f"{opening} {in_time(found.wall)} for {steps}: {split}."
     is_overcounted = found.overcounted > _TOO_SMALL_TO_SAY * found.wall
-    if is_overcounted:
-        words += f" That is {in_time(found.overcounted)} more than passed: clocks disagree."
+    disagree = f"The parts are {in_time(found.overcounted)} more than passed: clocks disagree."
     is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
     if tokens:
         passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
@@ -64,6 +63,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
         headline=in_time(found.wall),
         note=steps,
         answer=words,
+        details=(disagree,) if is_overcounted else (),
         evidence={
             "seconds": found.wall,
             "split": found.parts,

@@ -57,6 +57,7 @@ def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
         headline=headline,
         note=note,
         answer=_correlation_words(evidence, found) + _bytes_against_theory(network),
+        details=_correlation_details(evidence, found),
         evidence=facts,
         confidence=confidence,
         next_step=_correlation_advice(found, network),
@@ -84,21 +85,27 @@ def _correlation_words(evidence: Evidence, found: TrafficCorrelation | None) -> 
             "less flows while steps are slower; each step sends the same bytes, so this happens "
             "whatever slows them and does not blame the network"
         )
-    words = (
+    return (
         f"Over {len(windows):,} windows of {windows.seconds:.0f} s, step time and traffic "
         f"correlate with r = {correlation.value:.2f} (95% interval {correlation.low:.2f} to "
         f"{correlation.high:.2f}): {meaning}."
     )
+
+
+def _correlation_details(evidence: Evidence, found: TrafficCorrelation | None) -> tuple[str, ...]:
+    if found is None or found.correlation is None:
+        return ()
+    details = []
     if other := found.with_other_traffic:
         slower = "steps are slower" if other.low > 0 else "steps are not seen to be slower"
-        words += (
-            f" Without the bytes of the steps themselves, r = {other.value:.2f} ({other.low:.2f} "
+        details.append(
+            f"Without the bytes of the steps themselves, r = {other.value:.2f} ({other.low:.2f} "
             f"to {other.high:.2f}): {slower} while others use the link."
         )
     first = evidence.hosts[0] if evidence.hosts else ""
     if found.host != first:
-        words += f" The steps are those of {first}, the traffic that of {found.host}."
-    return words
+        details.append(f"The steps are those of {first}, the traffic that of {found.host}.")
+    return tuple(details)
 
 
 def _bytes_against_theory(network: Network | None) -> str:
