@@ -9,12 +9,15 @@ from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
 from dragoman.report.plots.canvas import WIDE, Panel, Picture, Shape, colour, dashed, log_ticks
 from dragoman.report.whatif import (
+    ALONE,
     GIGABIT,
     MOST_WORKERS,
     USUAL_LOCAL_STEPS,
+    Calibration,
     Scenario,
     predict,
 )
+from dragoman.report.wording import in_bits_per_second
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,14 +85,15 @@ def workers_picture(evidence: Evidence, findings: Findings) -> Picture | None:
 
     def draw(axes: "Axes", shape: Shape) -> None:
         counts = [2**power for power in range(MOST_WORKERS.bit_length())]
-        for (gigabits, label), tint in zip(list(_LINKS.items())[1:], _TINTS, strict=True):
+        for bytes_per_second, label, tint in _links_drawn(calibration):
             scenarios = [
-                Scenario(bytes_per_second=gigabits * GIGABIT, workers=count) for count in counts
+                Scenario(bytes_per_second=bytes_per_second, workers=count) for count in counts
             ]
             rates = [predict(calibration, each).tokens_per_second for each in scenarios]
             axes.plot(counts, rates, "o-", color=colour(tint), label=label, markersize=3)
-        alone = predict(calibration, Scenario(workers=1)).tokens_per_second
-        perfect = [alone * count for count in counts]
+        alone = predict(calibration, ALONE).tokens_per_second
+        devices = [Scenario(workers=count).apply_to(calibration).devices for count in counts]
+        perfect = [alone * each for each in devices]
         axes.plot(counts, perfect, **dashed("muted", label="perfect scaling"))
         axes.set_xscale("log", base=2)
         log_ticks(axes, _compact)
@@ -109,7 +113,14 @@ def workers_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     )
 
 
-_TINTS = ("orange", "blue", "green")
+def _links_drawn(run: Calibration) -> list[tuple[float, str, str]]:
+    """Bytes per second, name and colour of the usual links, and of the run's own."""
+    links = list(zip(list(_LINKS.items())[1:], ("orange", "blue", "green"), strict=True))
+    drawn = [(gigabits * GIGABIT, label, tint) for (gigabits, label), tint in links]
+    own = run.bytes_per_second
+    if np.isfinite(own):
+        drawn.append((own, f"this run's, {in_bits_per_second(own)}", "purple"))
+    return drawn
 
 
 def _compact(value: float) -> str:
