@@ -32,6 +32,13 @@ from report.run_folders import PARAMETERS, START, RunFolder, calm_run, grown_run
 from support import refusal
 
 BASE = 4 * 60_880_896
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 TWO_MACHINES = Calibration(
     machines=2,
     workers=2,
@@ -173,11 +180,28 @@ def test_the_usual_questions_reach_a_thousand_workers() -> None:
     assert max(row.workers for row in rows) == 1024
     steps = {row.label: row.seconds_step for row in rows}
     assert steps["infinite network"] < steps["network of 10 Gb/s"] < steps["network of 1 Gb/s"]
-    text = text_table(prediction_cells(rows, 50_000))
+    text = text_table(prediction_cells(rows, 50_000), 200)
     assert "1,024 workers" in text
+    assert len({len(line) for line in text.splitlines()[-len(rows) :]}) == 1
+
+
+def test_a_table_fits_its_terminal_and_loses_nothing() -> None:
+    rows = whatif_table(TWO_MACHINES, usual_questions(TWO_MACHINES), 50_000, 2.0)
+    cells = prediction_cells(rows, 50_000)
+    narrow = text_table(cells, 80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    words = narrow.split()
+    assert all(words.count(word) >= 1 for row in cells for cell in row for word in cell.split())
+    # Every row stands in both tables, under its own name.
+    first, second = narrow.split("\n\n")
+    for row in cells[1:]:
+        for table in (first, second):
+            assert sum(line.startswith(f"{row[0]} ") for line in table.splitlines()) == 1
     # Four times the batch makes 12,500 steps of as many tokens.
-    assert "tokens of 50,000 steps" in text
-    assert len({len(line) for line in text.splitlines()}) == 1
+    assert [line.split("  ")[-1] for line in first.splitlines()[:2]] == [
+        "tokens of",
+        "50,000 steps",
+    ]
 
 
 def test_what_was_measured_alone_tests_the_model(tmp_path: Path) -> None:

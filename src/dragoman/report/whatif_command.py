@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, wrap
 
 from dragoman.errors import UserError
 from dragoman.report.assumptions import assumptions_of
@@ -66,7 +66,9 @@ def whatif_command(run: Path, options: WhatifOptions, now: float | None = None) 
     rows = whatif_table(calibration, questions, steps, options.price_per_hour)
     print(f"{evidence.name}: {_describe(calibration)}")
     print(_wrapped(trust_words(findings, rows)))
-    print(f"\n{text_table(prediction_cells(rows, steps))}\n\nThis assumes:")
+    # Nobody reads a pipe or a file by its width.
+    columns = shutil.get_terminal_size((10_000, 24)).columns
+    print(f"\n{text_table(prediction_cells(rows, steps), columns)}\n\nThis assumes:")
     for assumption in assumptions_of(calibration, rows):
         print(_wrapped(f"- {assumption}", "  "))
 
@@ -187,15 +189,27 @@ def prediction_cells(predictions: Sequence[Prediction], steps: int) -> list[list
     return cells
 
 
-def text_table(cells: Sequence[Sequence[str]]) -> str:
-    """Cells in columns for a terminal: the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        row[0].ljust(widths[0])
-        + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
-        for row in cells
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+def text_table(cells: Sequence[Sequence[str]], columns: int) -> str:
+    """Cells for a terminal of so many columns; what is too wide follows in a table below.
+
+    The first cells of all rows are to the left, and begin every table; the others to the right.
+    """
+    by_column = [(title, texts) for title, *texts in zip(*cells, strict=True)]
+    titles = [wrap(title, max(map(len, [*title.split(), *texts]))) for title, texts in by_column]
+    height = max(map(len, titles))
+    stripes: list[list[str]] = []
+    for title, (_, texts) in zip(titles, by_column, strict=True):
+        lines = [""] * (height - len(title)) + title + texts
+        width = max(map(len, lines))
+        stripes.append([line.rjust(width) if stripes else line.ljust(width) for line in lines])
+    tables = [stripes[:1]]
+    for stripe in stripes[1:]:
+        if sum(len(each[0]) + 2 for each in tables[-1]) + len(stripe[0]) > columns:
+            tables.append(stripes[:1])
+        tables[-1].append(stripe)
+    return "\n\n".join(
+        "\n".join("  ".join(line).rstrip() for line in zip(*table, strict=True)) for table in tables
+    )
 
 
 def parse_bandwidth(text: str) -> float:
