@@ -10,6 +10,7 @@ import pynvml
 import pytest
 import torch
 
+from dragoman.cluster.links import Link
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics import MetricsLog, machine_scalars
 from dragoman.runs.monitor import Monitor
@@ -116,6 +117,23 @@ def test_what_another_machine_did_is_not_worth_the_run(
     log.close()
     (told,) = warnings
     assert told.startswith(warning)
+
+
+def test_measured_links_are_on_tensorboard_too(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = RunFolder(tmp_path)
+    log = MetricsLog(run, 0, print)
+    link = Link(("hostA", "hostB"), "eth0", "10.0.0.1", 1000, 12.5e6, 0.00025)
+    log.write("link", 0, **vars(link))
+    log.close()
+    board = EventAccumulator(str(run.tensorboard))
+    board.Reload()
+    shown = {tag: board.Scalars(tag)[0].value for tag in board.Tags()["scalars"]}
+    assert shown == {
+        "system/hostA/link_to_hostB/megabits_per_second": pytest.approx(100),
+        "system/hostA/link_to_hostB/latency_milliseconds": pytest.approx(0.25),
+    }
 
 
 def test_curves_are_rates_of_counters() -> None:

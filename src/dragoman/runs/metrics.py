@@ -69,6 +69,11 @@ class MetricsLog:
             self._first_set = self._first_set or values["set"]
             suffix = "" if values["set"] == self._first_set else f"/{values['set']}"
             self._scalars(EVAL_SCALARS, values, step, suffix)
+        elif kind == "link":
+            sender, receiver = values["hosts"]
+            for name, value in link_scalars(values).items():
+                where = f"system/{sender}/link_to_{receiver}/{name}"
+                self._on_board(partial(_add_scalar, name=where, value=value, step=step))
         if kind != "train" or time.monotonic() - self._last_flush > SECONDS_BETWEEN_FLUSHES:
             self.flush()
 
@@ -153,6 +158,14 @@ def _add_scalar(
     board: "SummaryWriter", name: str, value: float, step: int, time: float | None = None
 ) -> None:
     board.add_scalar(name, value, step, walltime=time)
+
+
+def link_scalars(link: Mapping[str, Any]) -> dict[str, float]:
+    """What a link was measured to carry, in the units of `machine_scalars`."""
+    return {
+        "megabits_per_second": 8 * link["goodput_bytes_per_second"] / 1e6,
+        "latency_milliseconds": 1e3 * link["latency_seconds"],
+    }
 
 
 def machine_scalars(
