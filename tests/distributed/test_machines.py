@@ -1,6 +1,7 @@
 """Runs over several machines: launched from one place, and faults of machines and links."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -17,7 +18,9 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.demo import write_demo
 from dragoman.corpus.prepare import prepare
+from dragoman.report.calibrate import load_calibration
 from dragoman.report.render import write_report
+from dragoman.report.whatif import Scenario, predict
 from machines import Machine, Network, network, wait_for_ssh
 from support import SMALL, final_tensors, has_step, metrics, number_pairs, wait_until, write_lines
 
@@ -133,11 +136,16 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
 def test_report_tells_whether_the_network_was_the_bottleneck(
     net: Network, demo_config: Path
 ) -> None:
-    """The same model over a slow link and over a fast one, and what it says of the other."""
+    """The same model over a slow link and over a fast one, and what the slow one says of the fast.
+
+    Other load may come and go between the two runs: steps are held against what the slowest worker
+    computed in them, and the band is wide. benchmarks/whatif.py shows that predictions hold within
+    15% where nothing disturbs them.
+    """
     settings = ["training.steps=24", "schedule.decay_steps=8", "schedule.warmup_steps=12"]
     settings += ["evaluation.every_steps=24", "evaluation.bleu_pairs=8"]
     settings += ["batches.tokens_per_step=2048"]
-    network_answers = {}
+    network_answers, steps_without_network, steps_measured = {}, {}, {}
     for rate in ("100mbit", "10gbit"):
         for machine in net.machines:
             machine.limit(rate)
@@ -150,7 +158,7 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
             samples = [json.loads(line) for line in open(run / "monitor" / f"{host}.jsonl")]
             assert len(samples) >= 3
             assert samples[-1]["interfaces"]["eth0"]["sent_bytes"] > 20 * 9_827_328
-            assert samples[-1]["step"] == 24
+            assert samples[-1]["step"] > 12  # The last look at it may be a second old.
             assert abs(samples[-1]["clock_offset"]) < 1
         assert {tuple(link["hosts"]) for link in metrics(run, "link")} == {
             ("hostA", "hostB"),
@@ -159,12 +167,21 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
         write_report(run)
         answers = {one["id"]: one for one in json.loads((run / "report/report.json").read_text())}
         network_answers[rate] = answers["network_bottleneck"]
+        steps = metrics(run, "train")[3:]
+        seconds = np.array([line["seconds"] for line in steps])
+        computed = np.array([line["slowest"]["seconds"] for line in steps])
+        infinite = predict(load_calibration(run), Scenario(bytes_per_second=math.inf))
+        steps_without_network[rate] = infinite.seconds_step / computed.mean()
+        steps_measured[rate] = float(np.median(seconds / computed))
         shutil.copytree(run / "report", net.folder / f"report-{rate}")
         for machine in net.machines:
             shutil.rmtree(run_on(net, machine))
     slow, fast = network_answers["100mbit"], network_answers["10gbit"]
     assert slow["verdict"] == "yes", slow
     assert fast["verdict"] == "no", fast
+    assert "as long as one worker alone would" in slow["answer"]
+    assert "one worker alone" not in fast["answer"]
+    assert steps_without_network["100mbit"] == pytest.approx(steps_measured["10gbit"], rel=0.35)
 
 
 def test_launched_from_a_machine_that_takes_part(net: Network, prepared: Path) -> None:
