@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from demo_machines import demo_machines, lines_of, set_links, train
+from dragoman.report.wording import plural
 from machines import Network
 
 TARGET_BLEU = 90.0
@@ -22,11 +23,11 @@ WAYS = {
     "gradients, 100 Mb/s": ("100mbit", []),
     "bf16 gradients, 100 Mb/s": ("100mbit", ["distributed.compression=bf16"]),
 } | {
-    f"{steps} local steps in {fragments} fragments, bf16, 100 Mb/s": (
+    f"{steps} local steps in {plural(fragments, 'fragment')}, bf16, 100 Mb/s": (
         "100mbit",
         [*LOCAL, f"distributed.local_steps={steps}", f"distributed.local_fragments={fragments}"],
     )
-    for steps, fragments in ((24, 4), (12, 3))
+    for steps, fragments in ((32, 1), (24, 4), (12, 3))
 }
 
 
