@@ -13,6 +13,12 @@ def say(message: str = "", stream: TextIO | None = None) -> None:
     print(message, file=stream or sys.stderr, flush=True)
 
 
+def show_cursor() -> None:
+    """Undo what a live display does to a terminal, where it cannot end by itself."""
+    if sys.stderr.isatty():
+        say("\x1b[?25h")
+
+
 class Progress:
     """Counts towards a total; shows rate and time left."""
 

@@ -3,6 +3,7 @@
 import io
 import re
 import shutil
+import subprocess
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.errors import UserError
 from dragoman.inference import commands
 from dragoman.inference.load import choose_checkpoints
-from dragoman.model.precision import choose_precision
+from dragoman.model.precision import choose_precision, refuse_impossible
 from dragoman.runs.checkpoint import Checkpoint, Scores, checkpoint_name, prune, write_checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.training.start import train
@@ -176,6 +177,26 @@ def test_precision_is_the_runs_on_a_gpu(
     asked: Precision | None, device: str, chosen: Precision
 ) -> None:
     assert choose_precision(asked, "bfloat16", torch.device(device)) == chosen
+
+
+@pytest.mark.parametrize(("code", "is_refused"), [(0, False), (-4, True)])
+def test_a_precision_that_ends_the_process_is_refused(
+    code: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        tried.append(words[-1])
+        return subprocess.CompletedProcess(words, code)
+
+    monkeypatch.setattr("dragoman.model.precision.subprocess.run", run)
+    refuse_impossible("float32", torch.device("cpu"))
+    refuse_impossible("bfloat16", torch.device("cuda"))
+    assert not tried
+    refused = pytest.raises(UserError, match="cannot compute in bfloat16: choose float32")
+    with refused if is_refused else nullcontext():
+        refuse_impossible("bfloat16", torch.device("cpu"))
+    assert "dtype=torch.bfloat16" in tried[0]
 
 
 def test_the_mean_leaves_out_what_is_kept_for_its_score(tmp_path: Path) -> None:

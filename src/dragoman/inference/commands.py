@@ -27,7 +27,7 @@ from dragoman.inference.evaluate import (
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
 from dragoman.inference.translate import Translator
-from dragoman.model.precision import arithmetic, choose_precision
+from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.folder import find_run
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ def _load(choice: TrainedChoice) -> tuple[TrainedModel, Precision]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, choice.checkpoint, choice.average, device)
     precision = choose_precision(choice.precision, trained.config.training.precision, device)
+    refuse_impossible(precision, device)
     say(f"{run.name}: {', '.join(trained.checkpoints)}, {precision}")
     return trained, precision
 

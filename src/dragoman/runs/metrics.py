@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ TRAIN_SCALARS = {
 EVAL_SCALARS = {
     "loss": "eval_loss",
     "nll": "eval_nll",
+    "perplexity": "eval_perplexity",
     "bleu": "eval_BLEU",
     "chrf": "eval_chrF",
     "train_sample_loss": "train_sample_loss",
@@ -50,6 +52,7 @@ class MetricsLog:
         self._metrics = LineFile(run.metrics)
         self._samples = LineFile(run.samples)
         self._others: dict[str, LineFile] = {}  # Monitors of other machines.
+        threading.excepthook = _without_tensorboard
         # Steps that will be repeated vanish from TensorBoard's curves.
         self._board: SummaryWriter | None = SummaryWriter(run.tensorboard, purge_step=step + 1)
         self._first_set: str | None = None
@@ -68,7 +71,8 @@ class MetricsLog:
         elif kind == "eval":
             self._first_set = self._first_set or values["set"]
             suffix = "" if values["set"] == self._first_set else f"/{values['set']}"
-            self._scalars(EVAL_SCALARS, values, step, suffix)
+            perplexity = math.exp(values["nll"]) if values["nll"] < 100 else None
+            self._scalars(EVAL_SCALARS, {**values, "perplexity": perplexity}, step, suffix)
         elif kind == "link":
             sender, receiver = values["hosts"]
             for name, value in link_scalars(values).items():
@@ -152,6 +156,12 @@ class MetricsLog:
         except OSError as error:
             self._board = None
             self._warn(f"TensorBoard's files cannot be written any more: {error.strerror}")
+
+
+def _without_tensorboard(failure: threading.ExceptHookArgs) -> None:
+    """Leave the failures of TensorBoard's thread to `_on_board`, which meets them too."""
+    if type(failure.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(failure)
 
 
 def _add_scalar(

@@ -21,6 +21,7 @@ class Recorder:
         self, run: RunFolder, config: Config, workers: Workers, writes: bool, step: int
     ) -> None:
         self.writes = writes
+        self._run = run
         self._failure = ""  # Of the last checkpoint.
         self.display = Display(
             f"dragoman: {run.name}",
@@ -109,9 +110,10 @@ class Recorder:
             return
         self._failure = ""
         if saved.failure:
-            self._failure = f"checkpoint {saved.name} could not be written: {saved.failure}"
+            path = self._run.checkpoints / saved.name
+            self._failure = f"checkpoint {path} could not be written: {saved.failure}"
             self.event("checkpoint_failed", saved.step, reason=saved.failure)
-            self.say(f"{self._failure}; the older ones are kept")
+            self.say(f"{self._failure}; training goes on")
             return
         self.event(
             "checkpoint",

@@ -9,6 +9,7 @@ from dragoman.cluster.processes import join_workers
 from dragoman.cluster.supervision import supervised
 from dragoman.config import Config
 from dragoman.config_file import dump_config
+from dragoman.model.precision import refuse_impossible
 from dragoman.runs.folder import new_run
 from dragoman.training.stopping import Stop
 from dragoman.training.trainer import Trainer
@@ -18,6 +19,7 @@ def train(config: Config, name: str) -> Stop | None:
     """Train in this process, alone or as one worker; under a launcher, tell it why it stopped."""
     with supervised() as supervision:
         workers = join_workers(config.distributed)
+        refuse_impossible(config.training.precision, workers.device)
         stop = Trainer(config, new_run(name), workers, supervision).run()
         if workers.is_first:
             supervision.post_result(stop.name)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from types import FrameType
 
 from dragoman.config import TrainingSettings
-from dragoman.console import say
+from dragoman.console import say, show_cursor
 
 
 class Stop(IntEnum):
@@ -71,6 +71,7 @@ class StopSignals:
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.requested:
             # Files appear whole or not at all, so that leaving at once does no damage.
+            show_cursor()
             os._exit(128 + number)
         self.requested = signal.Signals(number).name
         say(f"{self.requested}: finishing the step and saving; once more to leave at once")

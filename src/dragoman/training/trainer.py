@@ -215,9 +215,10 @@ class Trainer:
         progress = self.progress
         progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if result.skipped else 0
         if progress.skipped_in_a_row >= self.config.training.max_skipped_steps:
+            is_finest = self.config.training.precision == "float32"
             raise SystemFault(
                 f"no finite gradient in {progress.skipped_in_a_row} steps in a row, up to step "
-                f"{step}; lower the learning rate, or train in bfloat16 or float32"
+                f"{step}; lower the learning rate{'' if is_finest else ', or train in float32'}"
             )
 
     def _is_pause_due(self) -> bool:
