@@ -16,6 +16,7 @@ import torch
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
+from dragoman.inference.translate import Translator
 from dragoman.runs import checkpoint_writer
 from dragoman.runs.checkpoint import Checkpoint, read_index, write_checkpoint
 from dragoman.runs.checkpoint_writer import CheckpointWriter
@@ -316,6 +317,36 @@ def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signa
     last = metrics(prepared / "run", "train")[-1]["step"]
     assert read_index(prepared / "run/checkpoints")["latest"] == f"step-{last:08d}"
     assert metrics(prepared / "run", "stop")[-1]["reason"] == "signal"
+
+
+@pytest.mark.parametrize("step", [8, 12])
+def test_signal_interrupts_an_evaluation_which_the_next_life_makes(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    settings = ["training.steps=12"]
+    run(prepared, "whole", *settings)
+    translate, evaluations = Translator.translate, iter((8, 12))
+
+    def translate_under_signal(*arguments: Any, **named: Any) -> Any:
+        if next(evaluations) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return translate(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "translate", translate_under_signal)
+        assert run(prepared, "run", *settings) is Stop.SIGNAL
+    evaluated = [line["step"] for line in metrics(prepared / "run", "eval")]
+    assert evaluated == [early for early in (8, 12) if early < step]
+    assert read_index(prepared / "run/checkpoints")["latest"] == f"step-{step:08d}"
+    assert run(prepared, "run", *settings) is Stop.STEPS
+    scores = [
+        [(line["step"], line["loss"], line["bleu"]) for line in metrics(prepared / name, "eval")]
+        for name in ("whole", "run")
+    ]
+    assert scores[0] == scores[1]
+    assert_same_end(prepared / "whole", prepared / "run")
+    assert run(prepared, "run", *settings) is Stop.STEPS
+    assert len(metrics(prepared / "run", "resume")) == 1, "nothing is owed any more"
 
 
 @pytest.mark.parametrize(

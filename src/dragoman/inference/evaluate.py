@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,12 +82,23 @@ def mean_loss(
     return MeanLoss(loss / tokens, nll / tokens, int(tokens))
 
 
+class Interrupted(Exception):
+    """Somebody does not want to wait for an evaluation any longer."""
+
+
 def share_translation(
     lines: Sequence[str], translate: Callable[[Sequence[str]], list[str]], workers: Workers
 ) -> list[str]:
-    """Translate lines, each by exactly one worker; everyone gets all of them, in order."""
-    mine = translate(lines[workers.rank :: workers.count])
+    """Translate lines, each by exactly one worker; everyone gets all of them, in order.
+
+    If one is interrupted, so are all.
+    """
+    mine = None
+    with suppress(Interrupted):
+        mine = translate(lines[workers.rank :: workers.count])
     parts = workers.gather_json(mine)
+    if None in parts:
+        raise Interrupted
     translations = [""] * len(lines)
     for rank, part in enumerate(parts):
         translations[rank :: workers.count] = part

@@ -10,6 +10,7 @@ from dragoman.config import Config
 from dragoman.corpus.rows import Rows
 from dragoman.corpus.store import EvaluationSet, PreparedCorpus
 from dragoman.inference.evaluate import (
+    Interrupted,
     MeanLoss,
     TextScores,
     evaluation_rows,
@@ -55,10 +56,12 @@ class Evaluator:
         corpus: PreparedCorpus,
         workers: Workers,
         arithmetic: Callable[[], AbstractContextManager[object]],
+        is_asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._workers = workers
         self._arithmetic = arithmetic
+        self._is_asked_to_stop = is_asked_to_stop
         self._source, self._target = corpus.subwords()
         width, begin = config.batches.row_tokens, self._target.begin
         self._sets = [
@@ -71,17 +74,22 @@ class Evaluator:
         self._search = replace(config.translation, beam=config.evaluation.beam)
 
     def evaluate(self, model: Transformer) -> list[Evaluation]:
-        """Score the model on every validation set, shared among all workers."""
+        """Score the model on every validation set, shared among all workers.
+
+        Raises Interrupted, in all of them, once one is asked to stop.
+        """
         if not self._sets:
             return []
         start = time.perf_counter()  # The training sample's seconds count with the first set's.
         model.eval()
-        train_sample = self._mean_loss(model, self._train_sample)
-        evaluations = []
-        for one, rows in self._sets:
-            evaluations.append(self._evaluate(model, one, rows, train_sample, start))
-            start = time.perf_counter()
-        model.train()
+        try:
+            train_sample = self._mean_loss(model, self._train_sample)
+            evaluations = []
+            for one, rows in self._sets:
+                evaluations.append(self._evaluate(model, one, rows, train_sample, start))
+                start = time.perf_counter()
+        finally:
+            model.train()
         return evaluations
 
     def _evaluate(
@@ -117,9 +125,14 @@ class Evaluator:
         )
         translator = Translator(model, text, self._workers.device)
 
+        def look_up(_: int) -> None:
+            if self._is_asked_to_stop():
+                raise Interrupted
+
         def translate(part: Sequence[str]) -> list[str]:
             with self._arithmetic():
-                return [best[0].text for best in translator.translate(part, self._search)]
+                found = translator.translate(part, self._search, on_progress=look_up)
+            return [best[0].text for best in found]
 
         return share_translation(lines, translate, self._workers)
 

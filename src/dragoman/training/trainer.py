@@ -11,6 +11,7 @@ from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
 from dragoman.errors import SystemFault
+from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
 from dragoman.model.transformer import count_parameters
 from dragoman.runs.checkpoint import Checkpoint, Scores
@@ -51,7 +52,9 @@ class Trainer:
         self.supervision = supervision
         self.parts = make_parts(config, workers)
         self.model, self.step = self.parts.model, self.parts.step
-        self.evaluator = Evaluator(config, self.parts.corpus, workers, self._arithmetic)
+        self.evaluator = Evaluator(
+            config, self.parts.corpus, workers, self._arithmetic, self._is_asked_to_stop
+        )
         self.signals = StopSignals()
         self.queued: deque[QueuedStep] = deque()
         self.saves_made = 0  # Of those that the launcher asked for.
@@ -67,7 +70,7 @@ class Trainer:
             self.progress = opening.progress
             self.stopwatch = Stopwatch(self.progress.seconds)
             stop = self._agree(self._reason_to_stop())
-            if stop is not Stop.NO:
+            if stop is not Stop.NO and not self.progress.owes_evaluation:
                 self._say_end(stop)
                 return stop
             try:
@@ -135,14 +138,18 @@ class Trainer:
     def _look_up(self, stop: Stop, saves_asked: int) -> Stop:
         """Evaluate and save what is due; perhaps that is reason to stop."""
         scores = None
-        is_due = self._is_due(self.config.evaluation.every_steps)
+        progress = self.progress
+        is_due = self._is_due(self.config.evaluation.every_steps) or progress.owes_evaluation
         # Who sends a signal does not wait long; the next life evaluates what this one owes.
-        self.progress.owes_evaluation = is_due and stop is Stop.SIGNAL
+        progress.owes_evaluation = stop is Stop.SIGNAL and (is_due or bool(self._limit()))
         if stop is not Stop.SIGNAL and (stop is not Stop.NO or is_due):
-            scores = self._evaluate()
-            stop = stop or self._agree(self._reason_to_stop())
+            try:
+                scores = self._evaluate()
+                stop = stop or self._agree(self._reason_to_stop())
+            except Interrupted:
+                stop, progress.owes_evaluation = Stop.SIGNAL, True
         keep_best = self.config.checkpoints.keep_best
-        is_best = keep_best and scores is not None and self.progress.best.is_new
+        is_best = keep_best and scores is not None and progress.best.is_new
         is_save_asked = saves_asked > self.saves_made
         is_save_due = self._is_due(self.config.checkpoints.every_steps)
         if stop is not Stop.NO or is_best or is_save_due or is_save_asked:
@@ -282,13 +289,18 @@ class Trainer:
         """Under a launcher, signals come to it; a worker that gets one is to end at once."""
         return nullcontext() if self.supervision.is_launched else self.signals.caught()
 
+    def _is_asked_to_stop(self) -> bool:
+        return bool(self.signals.requested) or self.supervision.is_asked_to_stop
+
     def _reason_to_stop(self) -> Stop:
-        seconds = self.stopwatch.seconds()
-        progress = self.progress
-        is_asked = self.signals.requested or self.supervision.is_asked_to_stop
+        return self._limit() or (Stop.SIGNAL if self._is_asked_to_stop() else Stop.NO)
+
+    def _limit(self) -> Stop:
+        """The limit of the settings that is reached, if any."""
+        seconds, progress = self.stopwatch.seconds(), self.progress
         return reason_to_stop(
             self.config.training, progress.step, progress.epoch, seconds, progress.best
-        ) or (Stop.SIGNAL if is_asked else Stop.NO)
+        )
 
     def _agree(self, stop: Stop) -> Stop:
         return Stop(int(max(reason for (reason,) in self.workers.gather([stop]))))
