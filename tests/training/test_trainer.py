@@ -200,6 +200,17 @@ def test_damaged_checkpoint_is_named_and_passed_over(
     assert repeated == [9, 10, 11, 12]
 
 
+def test_run_without_an_intact_checkpoint_is_refused_and_kept(prepared: Path) -> None:
+    run(prepared, "run", "training.steps=8")
+    checkpoints = prepared / "run/checkpoints"
+    for path in checkpoints.glob("step-*/"):
+        flip_a_bit(path / WEIGHTS)
+    before = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="no checkpoint in .*/run/checkpoints is intact"):
+        run(prepared, "run")
+    assert before == {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
+
+
 def test_latest_and_best_are_kept(prepared: Path) -> None:
     run(prepared, "run", "checkpoints.keep_latest=2", "training.steps=24")
     index = read_index(prepared / "run/checkpoints")

@@ -60,7 +60,7 @@ class Opening:
             tensors = len(list(model.parameters()))
             open_run(run, self.config, self.corpus, count_parameters(model), tensors)
             found = find_progress(run, warnings.append)
-        source = newest(found, workers)
+        source = newest(run, found, workers)
         if source is not None:
             self._load(found, source, model, training_step)
         share_history(run, workers, source, writes)

@@ -52,10 +52,21 @@ def hold(run: RunFolder, at_end: ExitStack, patience_seconds: float) -> None:
             time.sleep(1.0)
 
 
-def newest(found: Found | None, workers: Workers) -> int | None:
-    """Rank of the worker whose machine has the latest checkpoint; None if nobody has one."""
+def newest(run: RunFolder, found: Found | None, workers: Workers) -> int | None:
+    """Rank of the worker whose machine has the latest checkpoint; None if nobody has one.
+
+    Starting again would delete those that are damaged, which someone may be able to restore.
+    """
     steps = [step for (step,) in workers.gather([found.progress.step if found else -1])]
-    return steps.index(max(steps)) if max(steps) >= 0 else None
+    if max(steps) >= 0:
+        return steps.index(max(steps))
+    is_damaged = any(run.checkpoints.glob("step-*/"))
+    if any(damaged for (damaged,) in workers.gather([float(is_damaged)])):
+        raise UserError(
+            f"no checkpoint in {run.checkpoints} is intact; restore one of them, "
+            "or start a new run with --run"
+        )
+    return None
 
 
 def share_history(run: RunFolder, workers: Workers, source: int | None, writes: bool) -> None:
