@@ -23,6 +23,7 @@ from machines import Machine, Network, network, shell, wait_for_ssh
 from support import SMALL, has_step, metrics, number_pairs, wait_until, write_lines
 
 TIMEOUT_SECONDS = 10
+WORKER, AGENT = b"train", b"dragoman.cluster.agent"
 SETTINGS = [*SMALL, "training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
 SETTINGS += [f"distributed.timeout_seconds={TIMEOUT_SECONDS}", "distributed.min_workers=1"]
 CONFIG = """
@@ -68,41 +69,58 @@ def measure(net: Network, config: Path) -> None:
     run = first.see(path)
     try:
         wait_until(lambda: has_step(run, 30), seconds=120)
-        faults: list[tuple[str, Callable[[], None]]] = [
-            ("worker killed (kill -9)", lambda: signal_worker(second, signal.SIGKILL)),
+        # With the workers that the run has afterwards.
+        faults: list[tuple[str, Callable[[], None], int]] = [
+            ("worker killed (kill -9)", lambda: kill(second, WORKER), 2),
             (
                 f"worker stopped (SIGSTOP), timeout_seconds = {TIMEOUT_SECONDS}",
-                lambda: signal_worker(second, signal.SIGSTOP),
+                lambda: kill(second, WORKER, signal.SIGSTOP),
+                2,
             ),
-            ("machine lost (all its processes killed)", second.kill),
-            ("machine back: saved, joined, going on", second.start),
+            ("machine lost (all its processes killed)", second.kill, 1),
+            ("machine back: saved, joined, going on", second.start, 2),
+            ("agent killed, its machine brought back", lambda: kill(second, AGENT), 2),
+            ("link cut: gone on without the machine", second.cut, 1),
+            ("link mended: saved, joined, going on", second.mend, 2),
         ]
-        for name, cause in faults:
-            print(f"| {name} | {seconds_to_recover(run, cause):.1f} |", flush=True)
+        for name, cause, workers in faults:
+            print(f"| {name} | {seconds_to_recover(run, cause, workers):.1f} |", flush=True)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
 
 
-def seconds_to_recover(run: Path, cause: Callable[[], None]) -> float:
-    lives = len(metrics(run, "restart"))
+def seconds_to_recover(run: Path, cause: Callable[[], None], workers: int) -> float:
     start = time.time()
     cause()
-    wait_until(lambda: len(metrics(run, "restart")) > lives, seconds=180)
-    restart = metrics(run, "restart")[-1]["time"]
-    wait_until(lambda: metrics(run, "train")[-1]["time"] > restart, seconds=60)
-    steps = [line["time"] for line in metrics(run, "train") if line["time"] > restart]
+
+    def first(kind: str, since: float) -> float | None:
+        """When the run, with so many workers, wrote its first line of a kind after a time."""
+        times = (
+            line["time"]
+            for line in metrics(run, kind)
+            if line["time"] > since and line.get("workers", workers) == workers
+        )
+        return next(times, None)
+
+    wait_until(lambda: first("restart", start) is not None, seconds=180)
+    restart = first("restart", start)
+    assert restart
+    wait_until(lambda: first("train", restart) is not None)
+    step = first("train", restart)
+    assert step
     time.sleep(3)  # Some steps of the new life, so that the next fault meets a running one.
-    return float(steps[0]) - start
+    return step - start
 
 
-def signal_worker(machine: Machine, number: signal.Signals) -> None:
+def kill(machine: Machine, what: bytes, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to the machine's process with that word in its command."""
     for pid in shell(f"ip netns pids {machine.namespace}").split():
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"dragoman" in words and b"train" in words:
+        if what in words:
             os.kill(int(pid), number)
             return
-    raise AssertionError("no worker there")
+    raise AssertionError(f"no {what.decode()} there")
 
 
 if __name__ == "__main__":
