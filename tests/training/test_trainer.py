@@ -206,7 +206,7 @@ def test_run_without_an_intact_checkpoint_is_refused_and_kept(prepared: Path) ->
     for path in checkpoints.glob("step-*/"):
         flip_a_bit(path / WEIGHTS)
     before = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="no checkpoint in .*/run/checkpoints is intact"):
+    with pytest.raises(UserError, match=r"no checkpoint in .*/run/checkpoints is intact"):
         run(prepared, "run")
     assert before == {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
 
