@@ -48,6 +48,8 @@ SLOW, FREE = Case(2, "100 Mb/s", GRADIENTS), Case(2, "unlimited", GRADIENTS)
 CASES = [
     Case(1, "unlimited", GRADIENTS),
     FREE,
+    Case(2, "unlimited", BF16),
+    CALIBRATION,  # Once more, as far as the host's speed lets it be the same.
     Case(2, "1 Gb/s", BF16),
     Case(2, "1 Gb/s", LOCAL),
     SLOW,
@@ -56,6 +58,7 @@ CASES = [
     Case(3, "100 Mb/s", GRADIENTS),
     Case(4, "unlimited", GRADIENTS),
     Case(4, "1 Gb/s", GRADIENTS),
+    Case(4, "1 Gb/s", BF16),
     Case(4, "100 Mb/s", BF16),
     Case(4, "100 Mb/s", LOCAL),
 ]
