@@ -11,8 +11,9 @@ from support import dragoman_command, number_pairs, wait_until, write_lines
 
 # Worker processes that come to life slowly, so that what happens meanwhile is certain to happen.
 SLOW_WORKERS = """\
-import sys, time
+import os, pathlib, sys, time
 if any("spawn_main" in word for word in sys.orig_argv):
+    pathlib.Path(__file__).with_name(f"{os.getpid()}.worker").touch()
     time.sleep(2)
 """
 
@@ -33,19 +34,28 @@ def start_preparing(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children()
-    return [child for child in children if any("spawn_main" in word for word in child.cmdline())]
+def starting_workers(folder: Path) -> list[psutil.Process]:
+    wait_until(lambda: len(list(folder.glob("*.worker"))) == 2)
+    return [psutil.Process(int(path.stem)) for path in folder.glob("*.worker")]
 
 
 def test_workers_end_with_a_preparation_that_was_killed_while_they_started(
     small_text: Path,
 ) -> None:
     with start_preparing(small_text) as process:
-        wait_until(lambda: len(workers_of(process)) == 2)
-        workers = workers_of(process)
+        workers = starting_workers(small_text)
         process.send_signal(signal.SIGKILL)
     _, left = psutil.wait_procs(workers, timeout=20)
     for worker in left:
         worker.kill()
     assert not left
+
+
+def test_an_interruption_is_one_line_whatever_workers_are_at(small_text: Path) -> None:
+    with start_preparing(small_text) as process:
+        starting_workers(small_text)
+        os.killpg(process.pid, signal.SIGINT)  # As Ctrl-C in a terminal does.
+        _, errors = process.communicate()
+    assert errors == "dragoman: interrupted\n"
+    assert process.returncode == 130
+    assert [path.name for path in (small_text / "prepared").iterdir()] == [".lock"]

@@ -1,6 +1,7 @@
 """The passes over all text: clean, sample, encode; on all cores, in bounded memory."""
 
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -183,6 +184,16 @@ def _workers(processes: int, models: Sequence[Path] = ()) -> Iterator[ProcessPoo
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C from processes that start here, for good; it is this process that ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ordered_map(
     pool: ProcessPoolExecutor,
     function: Callable[[Item], Result],
@@ -192,7 +203,8 @@ def _ordered_map(
     """Results in the order of the items, with only a few chunks under way at a time."""
     under_way: deque[Future[Result]] = deque()
     for item in items:
-        under_way.append(pool.submit(function, item))
+        with _interrupts_held():
+            under_way.append(pool.submit(function, item))
         if len(under_way) > 2 * processes:
             yield under_way.popleft().result()
     while under_way:
