@@ -9,16 +9,16 @@ AGENT_VARIABLE = "DRAGOMAN_AGENT"  # The process that started this worker.
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, however that happens."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Let the kernel kill this process when its parent dies; end now if `parent` already has."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 def die_with_agent() -> None:
     """End a worker with its agent, even if that has ended before the worker came to this."""
     agent = os.environ.get(AGENT_VARIABLE)
     if agent:
-        die_with_parent()
-        if os.getppid() != int(agent):
-            os._exit(1)
+        die_with_parent(int(agent))

@@ -57,6 +57,17 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def find_file_damage(path: Path, size: int, checksum: str | None = None) -> str | None:
+    """Say how a file differs from the one that was written, if it does."""
+    if not path.is_file():
+        return f"{path.name} is missing"
+    if path.stat().st_size != size:
+        return f"{path.name} has {path.stat().st_size:,} bytes, not {size:,}"
+    if checksum is not None and sha256(path) != checksum:
+        return f"the checksum of {path.name} does not match"
+    return None
+
+
 @contextmanager
 def exclusive(folder: Path, purpose: str) -> Iterator[None]:
     """Hold a folder for one process; the kernel lets go of it when the process dies."""

@@ -209,14 +209,40 @@ def test_second_run_does_nothing_and_changes_rebuild(small_text: Path, dragoman:
     assert len(list((small_text / "prepared").glob("corpus-*"))) == 1
 
 
-def test_damaged_corpus_is_refused_then_repaired(small_text: Path) -> None:
+def test_a_corpus_cut_short_is_refused_then_repaired(small_text: Path) -> None:
     corpus = prepared(small_text)
     data = corpus.folder / corpus.manifest["data"]
     with open(data / "train.target.tokens", "r+b") as file:
         file.truncate(100)
-    with pytest.raises(UserError, match=r"train\.target\.tokens is missing or cut short"):
+    with pytest.raises(UserError, match=r"train\.target\.tokens has 100 bytes, not .*; run `dr"):
         PreparedCorpus(corpus.folder)
     assert prepared(small_text).identity == corpus.identity
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("train.source.tokens", PreparedCorpus.check_contents),
+        ("train.target.offsets", PreparedCorpus.check_contents),
+        ("subwords.model", PreparedCorpus.subwords),
+        ("test.test.target.txt", lambda corpus: corpus.evaluation_sets("test")),
+    ],
+)
+def test_a_flipped_bit_is_refused_then_repaired(
+    small_text: Path, name: str, read: Callable[[PreparedCorpus], object]
+) -> None:
+    corpus = prepared(small_text)
+    flip(corpus.folder / corpus.manifest["data"] / name)
+    with pytest.raises(UserError, match=f"the checksum of {name} does not match; run `dragoman pr"):
+        read(PreparedCorpus(corpus.folder))
+    assert prepared(small_text).identity == corpus.identity
+    read(PreparedCorpus(corpus.folder))
 
 
 def _cut_target(folder: Path) -> None:

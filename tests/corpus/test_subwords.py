@@ -1,5 +1,6 @@
 import random
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_joint_marks_are_where_they_are_expected(model: bytes) -> None:
 def test_too_large_a_vocabulary_says_what_fits() -> None:
     with pytest.raises(UserError, match=r"vocabulary.size = 32768 .* at most \d+"):
         train_subwords([b"a b c"], VocabularySettings())
+
+
+def test_an_interruption_stays_one() -> None:
+    def sample() -> Iterator[bytes]:
+        yield b"a b c"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_subwords(sample(), VocabularySettings())
 
 
 def test_existing_model_must_be_one(tmp_path: Path, model: bytes) -> None:

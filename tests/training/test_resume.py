@@ -7,7 +7,7 @@ from dragoman.config_file import load_config
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.training.resume import Progress, check_corpus_settings
-from support import SMALL
+from support import SMALL, refusal
 
 
 def test_progress_survives_a_round_trip() -> None:
@@ -41,6 +41,21 @@ def test_a_corpus_of_other_settings_is_refused(prepared: Path, override: str, pr
     with pytest.raises(UserError) as caught:
         check_corpus_settings(config, PreparedCorpus(prepared / "prepared"))
     assert problem in str(caught.value)
+
+
+def test_training_refuses_a_corpus_with_a_flipped_bit(
+    prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tokens,) = prepared.glob("prepared/corpus-*/train.target.tokens")
+    content = bytearray(tokens.read_bytes())
+    content[100] ^= 1
+    tokens.write_bytes(content)
+    config = prepared / "config.toml"
+    code, errors = refusal(capsys, "train", config, "--run", prepared / "run", *SMALL)
+    problem = "the checksum of train.target.tokens does not match; run `dragoman prepare` again"
+    assert errors == f"dragoman: {tokens.parent} is damaged: {problem}\n"
+    assert code == 2
+    assert not (prepared / "run").exists()
 
 
 def test_a_prepared_corpus_may_move_without_its_texts(prepared: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The passes over all text: clean, sample, encode; on all cores, in bounded memory."""
 
+import os
+import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -71,7 +73,7 @@ def clean_pass(
     raw_pairs, raw_bytes = 0, [0, 0]
     hashes = []
     with (
-        _workers(processes, die_with_parent) as pool,
+        _workers(processes) as pool,
         Progress("cleaning", packed_bytes, "bytes") as progress,
         open(paths[0], "wb") as source,
         open(paths[1], "wb") as target,
@@ -117,7 +119,7 @@ def encode_pass(
     too_long, source_bytes, target_bytes = 0, 0, 0
     kept = int(text.keep.sum())
     with (
-        _workers(processes, _load_models, list(models)) as pool,
+        _workers(processes, models) as pool,
         Progress("encoding", kept, "pairs") as progress,
     ):
         encode = partial(_encode_chunk, max_tokens=max_tokens, dtype=dtype)
@@ -144,8 +146,8 @@ def _kept_chunks(text: CleanText) -> Iterator[TextChunk]:
 _models: list[Subwords] = []  # Of a worker process, loaded once when it starts.
 
 
-def _load_models(paths: Sequence[Path]) -> None:
-    die_with_parent()
+def _start_worker(parent: int, paths: Sequence[Path]) -> None:
+    die_with_parent(parent)
     _models.extend(Subwords(path.read_bytes()) for path in paths)
 
 
@@ -168,10 +170,9 @@ def _encode_chunk(chunk: TextChunk, max_tokens: int, dtype: str) -> EncodedChunk
 
 
 @contextmanager
-def _workers(
-    processes: int, initializer: Callable[..., None], *arguments: object
-) -> Iterator[ProcessPoolExecutor]:
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer, arguments)
+def _workers(processes: int, models: Sequence[Path] = ()) -> Iterator[ProcessPoolExecutor]:
+    start = partial(_start_worker, os.getpid(), models)
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), start)
     try:
         yield pool
     except BrokenProcessPool:
@@ -183,6 +184,16 @@ def _workers(
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C from processes that start here, for good; it is this process that ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ordered_map(
     pool: ProcessPoolExecutor,
     function: Callable[[Item], Result],
@@ -192,7 +203,8 @@ def _ordered_map(
     """Results in the order of the items, with only a few chunks under way at a time."""
     under_way: deque[Future[Result]] = deque()
     for item in items:
-        under_way.append(pool.submit(function, item))
+        with _interrupts_held():
+            under_way.append(pool.submit(function, item))
         if len(under_way) > 2 * processes:
             yield under_way.popleft().result()
     while under_way:

@@ -31,7 +31,7 @@ from dragoman.corpus.store import (
     PairTokens,
     PairWriter,
     Shuffler,
-    damaged_files,
+    find_damage,
     pack_lines,
     read_manifest,
 )
@@ -142,7 +142,7 @@ def _up_to_date(folder: Path, fingerprint: str) -> dict[str, Any] | None:
         manifest = read_manifest(folder)
     except UserError:
         return None
-    whole = not damaged_files(folder, manifest)
+    whole = find_damage(folder, manifest, contents=True) is None
     return manifest if whole and manifest["fingerprint"] == fingerprint else None
 
 

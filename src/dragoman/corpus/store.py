@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dragoman.corpus.order import keyed_hash, keyed_permutation
 from dragoman.corpus.subwords import Subwords
 from dragoman.errors import UserError
-from dragoman.files import flush_to_disk
+from dragoman.files import find_file_damage, flush_to_disk
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -98,9 +98,16 @@ class PreparedCorpus:
         self.folder = folder
         self.manifest = read_manifest(folder)
         self._data = folder / self.manifest["data"]
-        for path in damaged_files(folder, self.manifest):
-            raise UserError(f"{path} is missing or cut short; run `dragoman prepare` again")
+        self._refuse_damage(find_damage(folder, self.manifest, contents=False))
         self.train = self._pairs("train")
+
+    def check_contents(self) -> None:
+        """Refuse the corpus if any byte is not as it was prepared; reads all of it."""
+        self._refuse_damage(find_damage(self.folder, self.manifest, contents=True))
+
+    def _refuse_damage(self, damage: str | None) -> None:
+        if damage:
+            raise UserError(f"{self._data} is damaged: {damage}; run `dragoman prepare` again")
 
     @property
     def identity(self) -> str:
@@ -111,8 +118,8 @@ class PreparedCorpus:
     def subwords(self) -> tuple[Subwords, Subwords]:
         """The vocabularies of source and target; one and the same if joint."""
         names = self.manifest["vocabulary"]["files"]
-        source = Subwords((self._data / names[0]).read_bytes())
-        return source, source if len(names) == 1 else Subwords((self._data / names[1]).read_bytes())
+        source = Subwords(self._read(names[0]))
+        return source, source if len(names) == 1 else Subwords(self._read(names[1]))
 
     def evaluation_sets(self, kind: str) -> list[EvaluationSet]:
         """All sets of a kind ("validation" or "test"), in the order of the config."""
@@ -122,10 +129,16 @@ class PreparedCorpus:
         stem = f"{kind}.{name}"
         source, target = (
             # As bytes: a text file's reader would take a lone \r for the end of a line.
-            tuple((self._data / f"{stem}.{side}.txt").read_bytes().decode().split("\n")[:-1])
+            tuple(self._read(f"{stem}.{side}.txt").decode().split("\n")[:-1])
             for side in SIDES
         )
         return EvaluationSet(name, source, target, self._pairs(stem))
+
+    def _read(self, name: str) -> bytes:
+        path: Path = self._data / name
+        file = self.manifest["files"][name]
+        self._refuse_damage(find_file_damage(path, file["bytes"], file["sha256"]))
+        return path.read_bytes()
 
     def _pairs(self, stem: str) -> PairTokens:
         dtype = self.manifest["vocabulary"]["dtype"]
@@ -161,14 +174,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def damaged_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
-    """Files of the corpus that are missing or have another size than when they were made."""
-    data = folder / manifest["data"]
-    return [
-        data / name
-        for name, file in manifest["files"].items()
-        if not (data / name).is_file() or (data / name).stat().st_size != file["bytes"]
-    ]
+def find_damage(folder: Path, manifest: dict[str, Any], *, contents: bool) -> str | None:
+    """Say which file is not as it was prepared, if any; a look at sizes alone is much faster."""
+    for name, file in manifest["files"].items():
+        path = folder / manifest["data"] / name
+        if damage := find_file_damage(path, file["bytes"], file["sha256"] if contents else None):
+            return damage
+    return None
 
 
 def _map(path: Path, dtype: str) -> NDArray[Any]:

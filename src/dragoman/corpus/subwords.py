@@ -62,6 +62,8 @@ def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> byt
             minloglevel=2,
         )
     except RuntimeError as error:
+        if "KeyboardInterrupt" in str(error):  # It came while the sample was read.
+            raise KeyboardInterrupt from None
         raise UserError(
             f"vocabulary.size = {settings.size} does not suit this text: {_reason(str(error))}"
         ) from None

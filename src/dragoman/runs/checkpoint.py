@@ -16,7 +16,7 @@ from torch import Tensor
 from dragoman.config import CheckpointSettings
 from dragoman.console import say
 from dragoman.errors import UserError
-from dragoman.files import flush_folder, flush_to_disk, sha256, write_whole
+from dragoman.files import find_file_damage, flush_folder, flush_to_disk, sha256, write_whole
 
 INDEX = "checkpoints.json"
 BEFORE = ".before"  # Ends the name of a checkpoint that another of its step replaces.
@@ -166,14 +166,10 @@ def find_damage(
 ) -> str | None:
     """Say what is wrong with a checkpoint's files, if anything."""
     for name in files:
-        expected = entry["files"][name]
-        path = folder / entry["name"] / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != expected["bytes"]:
-            return f"{name} has {path.stat().st_size:,} bytes, not {expected['bytes']:,}"
-        if sha256(path) != expected["sha256"]:
-            return f"the checksum of {name} does not match"
+        file = entry["files"][name]
+        damage = find_file_damage(folder / entry["name"] / name, file["bytes"], file["sha256"])
+        if damage:
+            return damage
     return None
 
 

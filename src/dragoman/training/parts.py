@@ -32,6 +32,8 @@ class Parts:
 def make_parts(config: Config, workers: Workers) -> Parts:
     """Build everything from the config; the weights are random, the same on every worker."""
     corpus = PreparedCorpus(Path(config.corpus.folder))
+    if workers.is_first_on_host:
+        corpus.check_contents()
     check_corpus_settings(config, corpus)
     source, target = corpus.subwords()
     torch.manual_seed(config.training.seed)
