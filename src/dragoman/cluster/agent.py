@@ -24,7 +24,6 @@ os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 # Causes are told by Dragoman; the engine's own chatter would bury them.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
@@ -34,7 +33,8 @@ from torch.distributed.elastic.agent.server.api import (
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from dragoman.child_process import AGENT_VARIABLE, die_with_parent
 from dragoman.cluster.board import (
@@ -49,6 +49,7 @@ from dragoman.cluster.board import (
     describe_error,
 )
 from dragoman.cluster.network import route_to_others
+from dragoman.cluster.signed_rendezvous import SignedRendezvous
 from dragoman.console import say
 from dragoman.errors import UserError
 
@@ -69,6 +70,7 @@ class Orders:
     max_machines: int
     store: str  # The launcher's, host:port.
     run_id: str
+    secret: str  # Signs what agents tell each other; it never leaves this channel.
     command: list[str]  # The worker's, after the interpreter.
     config: str  # TOML, for machines that do not have the file.
     interface: str
@@ -220,7 +222,9 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         keep_alive_interval=KEEP_ALIVE_SECONDS,
         keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
     )
-    handler = rendezvous_registry.get_rendezvous_handler(parameters)
+    store = connect(orders.store)
+    backend = SignedRendezvous(store, orders.run_id, bytes.fromhex(orders.secret))
+    handler = create_handler(store, backend, parameters)
     spec = WorkerSpec(
         role="worker",
         local_world_size=orders.workers,
@@ -243,8 +247,10 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         return 1 if agent.run().is_failed() else 0
     except RendezvousTimeoutError:
         reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
-        board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
-        return 1
+    except RendezvousStateError as error:
+        reason = str(error)
+    board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
+    return 1
 
 
 def _end_with_launcher() -> None:

@@ -1,6 +1,7 @@
 """`--workers` and `--hosts`: start agents here and over ssh, keep them going, end them together."""
 
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -104,6 +105,7 @@ class Launcher:
                 f"distributed.min_workers = {self.min_workers}, but there are only {total} workers"
             )
         self.run_id = uuid.uuid4().hex
+        self.secret = secrets.token_hex()
         remote = [host.name for host in hosts if host.name]
         address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
         self._store, self.endpoint = _listen(address, settings.port)
@@ -244,6 +246,7 @@ class Launcher:
             max_machines=len(self.hosts),
             store=self.endpoint,
             run_id=self.run_id,
+            secret=self.secret,
             command=self.job.command,
             config=self.job.config,
             interface=self.settings.interface,
