@@ -2,35 +2,78 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dragoman.cluster.agent import Agent
+from dragoman.cluster.agent import STARTING_SECONDS, Agent
+
+SILENT = 8.1  # Seconds; more than an agent's patience with the timeout below.
 
 
-def test_only_a_heart_that_stands_still_is_killed_whatever_the_clock_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda process, _: killed.append(process))
-    agent: Any = object.__new__(Agent)
-    agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), tmp_path
-    agent._post = lambda *_: None
-    workers, handlers = [], {}
-    for local_rank, (silence, exit_code) in enumerate(((0.0, None), (9.0, None), (9.0, 0))):
-        beat = {"step": 3, "monotonic": time.monotonic() - silence}
-        heart = tmp_path / str(local_rank)
-        heart.write_text(json.dumps(beat))
+class Watch:
+    """An agent that started three workers at second 100, the last of which has ended by itself."""
+
+    def __init__(self, heartbeats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heartbeats = heartbeats
+        self.killed: list[int] = []
+        monkeypatch.setattr(os, "kill", lambda process, _: self.killed.append(process))
+        agent: Any = object.__new__(Agent)
+        agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), heartbeats
+        agent._post = lambda *_: None
+        agent._started = agent._looked = agent._awake_since = 100.0
+        agent._killed = set()
+        processes = [SimpleNamespace(poll=lambda code=code: code) for code in (None, None, 0)]
+        handlers = {rank: SimpleNamespace(proc=one) for rank, one in enumerate(processes)}
+        agent._pcontext = SimpleNamespace(subprocess_handlers=handlers)
+        self.agent = agent
+        self.workers = [
+            SimpleNamespace(local_rank=rank, global_rank=rank, id=100 + rank) for rank in range(3)
+        ]
+
+    def beat(self, rank: int, second: float) -> None:
+        heart = self.heartbeats / str(rank)
+        heart.write_text(json.dumps({"step": 3, "monotonic": second}))
         os.utime(heart, (0, 0))  # The clock on the wall was set meanwhile.
-        workers.append(
-            SimpleNamespace(local_rank=local_rank, global_rank=local_rank, id=100 + local_rank)
-        )
-        process = SimpleNamespace(poll=lambda exit_code=exit_code: exit_code)
-        handlers[local_rank] = SimpleNamespace(proc=process)
-    agent._pcontext = SimpleNamespace(subprocess_handlers=handlers)
-    agent._kill_hung_workers(SimpleNamespace(workers=workers))
-    assert killed == [101]
+
+    def look_until(self, second: float) -> None:
+        """Look every second, as an agent does that does not stand still itself."""
+        while self.agent._looked < second:
+            self.look(min(self.agent._looked + 1, second))
+
+    def look(self, second: float) -> None:
+        self.agent._kill_hung_workers(SimpleNamespace(workers=self.workers), second)
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(tmp_path, monkeypatch)
+
+
+def test_only_a_heart_that_stands_still_is_killed_whatever_the_clock_says(watch: Watch) -> None:
+    for rank, second in enumerate((100 + SILENT, 100.0, 100.0)):
+        watch.beat(rank, second)
+    watch.look_until(100 + SILENT)
+    assert watch.killed == [101]
+    watch.look_until(100 + SILENT + 1)
+    assert watch.killed == [101], "once is enough"
+
+
+def test_a_worker_that_never_shows_life_is_killed_too(watch: Watch) -> None:
+    watch.beat(0, 100 + SILENT + STARTING_SECONDS)
+    watch.look_until(100 + STARTING_SECONDS)
+    assert not watch.killed
+    watch.look_until(100 + SILENT + STARTING_SECONDS)
+    assert watch.killed == [101]
+
+
+def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -> None:
+    for rank in range(3):
+        watch.beat(rank, 100.0)
+    watch.look(500.0)
+    assert not watch.killed
+    watch.beat(0, 500 + SILENT)
+    watch.look_until(500 + SILENT)
+    assert watch.killed == [101]

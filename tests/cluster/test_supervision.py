@@ -1,5 +1,6 @@
 """What a worker that fails makes of its failure, and of those before it."""
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -67,19 +68,45 @@ def test_a_failure_is_told_once(board: Board) -> None:
 def test_a_heart_that_missed_a_beat_goes_on(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_text(*_: object) -> None:
+    def pwrite(*_: object) -> None:
         failed.set()
         raise OSError(28, "No space left on device")
 
     failed = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", write_text)
+        patch.setattr(os, "pwrite", pwrite)
         supervision = Supervision(0)
         assert failed.wait(60)
-    wait_until(lambda: (tmp_path / "0").exists())
+    wait_until(lambda: bool((tmp_path / "0").read_text()))
     board.ask_to_stop()
     wait_until(lambda: supervision.is_asked_to_stop)
     supervision.end()
+
+
+def test_a_heart_beats_on_while_the_board_does_not_answer(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def look(*_: object) -> None:
+        asked.set()
+        answered.wait()
+
+    monkeypatch.setattr(Supervision, "_look", look)
+    supervision = Supervision(0)
+    assert asked.wait(60)
+    before = (tmp_path / "0").read_text()
+    wait_until(lambda: (tmp_path / "0").read_text() != before)
+    answered.set()
+    supervision.end()
+
+
+def test_the_step_is_known_however_soon_the_worker_is_killed(board: Board, tmp_path: Path) -> None:
+    supervision = Supervision(0)
+    supervision.end()
+    for step in (9, 10_000_000):
+        supervision.note_step(step)
+        assert json.loads((tmp_path / "0").read_text())["step"] == step
 
 
 def test_a_worker_ends_when_its_launcher_is_gone(

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -176,6 +177,21 @@ def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
         assert "did not move for" in restart["reason"]
         step = restart["step"]
         wait_until(lambda: metrics(run, "train")[-1]["step"] > step + 5)
+
+
+def test_a_launcher_that_stood_still_takes_nobody_for_dead(prepared: Path) -> None:
+    run = prepared / "run"
+    with training(prepared, *LONG, "distributed.timeout_seconds=5") as process:
+        wait_until(lambda: has_step(run, 10))
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(8)
+        process.send_signal(signal.SIGCONT)
+        step = metrics(run, "train")[-1]["step"]
+        wait_until(lambda: has_step(run, step + 100))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 4, errors
+    assert not metrics(run, "restart")
 
 
 def test_others_do_not_wait_for_ever_for_a_stuck_worker(prepared: Path, fault_folder: Path) -> None:

@@ -56,6 +56,10 @@ from dragoman.errors import UserError
 # How quickly a machine that is gone is noticed, and how long to wait for a last one to come.
 KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 3, 3
 SHUTDOWN_SECONDS = 10
+# What a worker may take to its first heartbeat, for importing from a slow disk.
+STARTING_SECONDS = 60.0
+# An agent that comes to look at its workers so late stood still itself, or waited for the board.
+STALL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class Agent(LocalElasticAgent):
         self._orders = orders
         self._board = board
         self._heartbeats = heartbeats
+        self._started = self._looked = self._awake_since = 0.0
+        self._killed: set[int] = set()
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Meet the other agents; the first gives this life of the run a name of its own."""
@@ -121,11 +127,13 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         for path in self._heartbeats.iterdir():
             path.unlink()
+        self._started = self._looked = self._awake_since = time.monotonic()
+        self._killed.clear()
         started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self._kill_hung_workers(worker_group)
+        self._kill_hung_workers(worker_group, time.monotonic())
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._report(result)
@@ -135,24 +143,27 @@ class Agent(LocalElasticAgent):
                 return RunResult(state=WorkerState.FAILED, failures={})
         return result
 
-    def _kill_hung_workers(self, worker_group: WorkerGroup) -> None:
+    def _kill_hung_workers(self, worker_group: WorkerGroup, now: float) -> None:
         """A worker whose heart has stopped (its process stands still) is killed by name."""
+        if now - self._looked > STALL_SECONDS:
+            self._awake_since = now  # Hearts that stood still with this agent get time to beat.
+        self._looked = now
         limit = PART_OF_TIMEOUT * self._orders.timeout_seconds
         processes: Any = self._pcontext
         for worker in worker_group.workers:
+            if worker.local_rank in self._killed:
+                continue
             if processes.subprocess_handlers[worker.local_rank].proc.poll() is not None:
                 continue  # It has ended, and its heart with it; another may have its number by now.
-            path = self._heartbeats / str(worker.local_rank)
-            try:
-                beat = json.loads(path.read_text())
-            except (FileNotFoundError, ValueError):
-                continue
+            beat = self._last_beat(worker.local_rank)
+            patience = limit if beat else limit + STARTING_SECONDS
             # Both are of one machine, whose clock on the wall may be set at any time.
-            silence = time.monotonic() - beat["monotonic"]
-            if silence > limit:
+            last = beat["monotonic"] if beat else self._started
+            silence = now - max(last, self._awake_since)
+            if silence > patience:
                 reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
-                self._post(worker.global_rank, beat["step"], reason)
-                path.unlink()
+                self._post(worker.global_rank, beat["step"] if beat else None, reason)
+                self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)
 
     def _report(self, result: RunResult) -> None:
@@ -161,17 +172,18 @@ class Agent(LocalElasticAgent):
             if failure.exitcode < 0:
                 name = signal.Signals(-failure.exitcode).name
                 if failure.exitcode != -signal.SIGTERM:
-                    self._post(rank, self._last_step(failure.local_rank), f"killed by {name}")
+                    beat = self._last_beat(failure.local_rank)
+                    self._post(rank, beat["step"] if beat else None, f"killed by {name}")
 
     def _post(self, rank: int, step: int | None, reason: str) -> None:
         self._board.post_failure(Failure(socket.gethostname(), rank, step, reason, time.time()))
 
-    def _last_step(self, local_rank: int) -> int | None:
+    def _last_beat(self, local_rank: int) -> dict[str, Any] | None:
         try:
-            step: int | None = json.loads((self._heartbeats / str(local_rank)).read_text())["step"]
-        except (FileNotFoundError, ValueError, KeyError):
+            beat: dict[str, Any] = json.loads((self._heartbeats / str(local_rank)).read_text())
+        except (FileNotFoundError, ValueError):
             return None
-        return step
+        return beat
 
 
 def main() -> None:
