@@ -1,14 +1,20 @@
-"""What an agent makes of its workers' hearts."""
+"""What an agent makes of its workers' hearts, and of other agents."""
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from dragoman.cluster.agent import STARTING_SECONDS, Agent
+from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
+from dragoman.cluster.signed_rendezvous import SignedRendezvous
 
 SILENT = 8.1  # Seconds; more than an agent's patience with the timeout below.
 
@@ -77,3 +83,56 @@ def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -
     watch.beat(0, 500 + SILENT)
     watch.look_until(500 + SILENT)
     assert watch.killed == [101]
+
+
+# What an agent waits for is made short, and its worker does nothing.
+AGENT = """
+from datetime import timedelta
+from dragoman.cluster import board
+board.STORE_TIMEOUT = timedelta(seconds=3)
+from dragoman.cluster.agent import main
+main()
+"""
+
+
+def test_agents_meet_again_if_one_dies_between_meeting_and_beginning() -> None:
+    listener: Any = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    orders = Orders(
+        host="here",
+        peers=[],
+        workers=1,
+        min_workers=1,
+        min_machines=1,
+        max_machines=2,
+        store=f"127.0.0.1:{listener.port}",
+        run_id="run",
+        secret="00",
+        command=["-c", "pass"],
+        config="",
+        interface="",
+        wait_seconds=60.0,
+        timeout_seconds=60.0,
+        max_restarts=0,
+        variables={},
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin
+    assert process.stderr
+    try:
+        process.stdin.write(orders.to_line())
+        process.stdin.flush()
+        # Another machine, the first by its name, meets this one and says nothing after that.
+        parameters = RendezvousParameters(
+            "c10d", orders.store, "run", 2, 2, local_addr="0", keep_alive_interval=1
+        )
+        backend = SignedRendezvous(listener, "run", bytes.fromhex(orders.secret))
+        other = create_handler(listener, backend, parameters)
+        assert other.next_rendezvous().rank == 0
+        other._stop_heartbeats()
+        assert process.wait(timeout=60) == 0
+        assert "a machine was lost before the workers started" in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()

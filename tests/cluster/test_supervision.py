@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import TCPStore
 from dragoman.cluster.board import HEARTBEAT_VARIABLE, STORE_VARIABLE, Board
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import SystemFault, Unreachable, UserError
 from support import wait_until
 
 
@@ -46,6 +46,17 @@ def test_only_what_comes_back_in_another_life_ends_the_run(board: Board) -> None
     assert over
     assert over.worker == 0
     assert len(board.failures(board.failures_before_rendezvous())) == 2
+
+
+def test_a_machine_that_does_not_answer_gets_another_try(board: Board) -> None:
+    board.note_rendezvous()
+    fail(0, Unreachable("hostA cannot reach hostB"))
+    assert board.given_up() is None, "it may have died, and be lost or come back"
+    board.note_rendezvous()
+    fail(0, Unreachable("hostA cannot reach hostB"))
+    over = board.given_up()
+    assert over
+    assert over.is_mistake
 
 
 def test_first_final_failure_stands_and_says_whose_it_is(board: Board) -> None:

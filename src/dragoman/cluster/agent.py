@@ -24,6 +24,7 @@ os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 # Causes are told by Dragoman; the engine's own chatter would bury them.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
@@ -100,8 +101,17 @@ class Agent(LocalElasticAgent):
         self._killed: set[int] = set()
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Meet the other agents; the first gives this life of the run a name of its own."""
-        self._meet(worker_group)
+        """Meet the other agents, again if one of them dies between meeting and beginning."""
+        while True:
+            try:
+                self._meet(worker_group)
+                self._name_life(worker_group)
+                return
+            except DistStoreError:
+                say("a machine was lost before the workers started; meeting again")
+
+    def _name_life(self, worker_group: WorkerGroup) -> None:
+        """The first agent gives this life of the run a name of its own."""
         store = worker_group.store
         assert store is not None
         if worker_group.group_rank == 0:

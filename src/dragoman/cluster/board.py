@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import SystemFault, Unreachable, UserError
 
 STORE_VARIABLE = "DRAGOMAN_STORE"
 HEARTBEAT_VARIABLE = "DRAGOMAN_HEARTBEAT"
@@ -185,8 +185,8 @@ def launched_board() -> Board | None:
 
 def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:
     """Turn an exception into a notice."""
-    is_final = isinstance(error, (UserError, SystemFault))
-    text = str(error) if is_final else f"{type(error).__name__}: {error}".splitlines()[0]
+    is_told = isinstance(error, (UserError, SystemFault))
+    text = str(error) if is_told else f"{type(error).__name__}: {error}".splitlines()[0]
     if is_echo(error):
         text = "lost touch with another worker"
     return Failure(
@@ -196,7 +196,7 @@ def describe_error(error: BaseException, worker: int | None, step: int | None) -
         reason=text,
         time=time.time(),
         is_echo=is_echo(error),
-        is_final=is_final,
+        is_final=is_told and not isinstance(error, Unreachable),
         is_mistake=isinstance(error, UserError),
     )
 
