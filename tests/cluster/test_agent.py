@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +17,9 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
+from dragoman.cluster.board import Board, Failure
 from dragoman.cluster.signed_rendezvous import SignedRendezvous
+from support import wait_until
 
 SILENT = 8.1  # Seconds; more than an agent's patience with the timeout below.
 
@@ -95,8 +100,9 @@ main()
 """
 
 
-def test_agents_meet_again_if_one_dies_between_meeting_and_beginning() -> None:
-    listener: Any = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+@contextmanager
+def agent_process(store: TCPStore, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    """An agent of a machine called here, whose only worker has nothing to do."""
     orders = Orders(
         host="here",
         peers=[],
@@ -104,7 +110,7 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning() -> None:
         min_workers=1,
         min_machines=1,
         max_machines=2,
-        store=f"127.0.0.1:{listener.port}",
+        store=f"127.0.0.1:{store.port}",
         run_id="run",
         secret="00",
         command=["-c", "pass"],
@@ -119,20 +125,78 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning() -> None:
         [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdin
-    assert process.stderr
+    process.stdin.write(replace(orders, **changes).to_line())
+    process.stdin.flush()
     try:
-        process.stdin.write(orders.to_line())
-        process.stdin.flush()
-        # Another machine, the first by its name, meets this one and says nothing after that.
-        parameters = RendezvousParameters(
-            "c10d", orders.store, "run", 2, 2, local_addr="0", keep_alive_interval=1
-        )
-        backend = SignedRendezvous(listener, "run", bytes.fromhex(orders.secret))
-        other = create_handler(listener, backend, parameters)
-        assert other.next_rendezvous().rank == 0
-        other._stop_heartbeats()
-        assert process.wait(timeout=60) == 0
-        assert "a machine was lost before the workers started" in process.stderr.read()
+        yield process
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(store: Any) -> None:
+    with agent_process(store) as process:
+        # Another machine, the first by its name, meets this one and says nothing after that.
+        endpoint = f"127.0.0.1:{store.port}"
+        parameters = RendezvousParameters(
+            "c10d", endpoint, "run", 2, 2, local_addr="0", keep_alive_interval=1
+        )
+        backend = SignedRendezvous(store, "run", bytes.fromhex("00"))
+        other = create_handler(store, backend, parameters)
+        assert other.next_rendezvous().rank == 0
+        other._stop_heartbeats()
+        assert process.wait(timeout=60) == 0
+        assert process.stderr
+        assert "a machine was lost before the workers started" in process.stderr.read()
+
+
+@pytest.mark.parametrize("others_met", [False, True])
+def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
+    store: Any, others_met: bool
+) -> None:
+    board = Board(store)
+    with agent_process(store, min_machines=2, wait_seconds=3.0) as process:
+        state = SignedRendezvous(store, "run", bytes.fromhex("00"))
+        wait_until(lambda: state.get_state() is not None)
+        if others_met:
+            board.note_rendezvous()
+        assert process.wait(timeout=60) == 1
+    over = board.given_up()
+    assert (over is None) == others_met
+    told = board.failures()[0] if over is None else over
+    assert told.reason == "machines were missing for 3 s (distributed.wait_seconds)"
+
+
+ECHO = Failure("hostB", 1, 8, "lost touch with another worker", 2.0, is_echo=True)
+LOST = Failure("hostC", None, None, "the machine was lost", 1.0)
+KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "waiting", "is_join"),
+    [
+        ([ECHO], 1, True),
+        ([LOST, ECHO], 1, True),  # The launcher hears late that it is lost, and later brings it.
+        ([ECHO], 0, False),
+        ([KILLED, ECHO], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_only_a_restart_for_a_machine_that_joins_is_not_counted(
+    store: Any, failures: list[Failure], waiting: int, is_join: bool
+) -> None:
+    board = Board(store)
+    board.post_failure(KILLED)  # In an earlier life.
+    board.note_rendezvous()
+    for failure in failures:
+        board.post_failure(failure)
+    agent: Any = object.__new__(Agent)
+    agent._board = board
+    handler = SimpleNamespace(num_nodes_waiting=lambda: waiting)
+    spec = SimpleNamespace(rdzv_handler=handler, monitor_interval=0.01)
+    assert agent._is_join(SimpleNamespace(spec=spec)) is is_join

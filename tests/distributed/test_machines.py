@@ -254,6 +254,19 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         assert process.poll() is None
 
 
+def test_used_up_restarts_end_the_run_on_all_machines(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.max_restarts=0", "distributed.timeout_seconds=10"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        wait_until(lambda: has_step(run_on(net, first), 10))
+        (worker,) = second.workers()
+        worker.kill()
+        output = end_of(net, process)
+    assert process.returncode == 1, output
+    assert re.search(r"dragoman: worker \d on hostB at step \d+: killed by SIGKILL", output), output
+    assert "bring it back" not in output
+
+
 def test_machine_that_all_wait_for_joins_in_time(net: Network, prepared: Path) -> None:
     """Nobody can save while all wait, so the launcher does not wait for that."""
     first, second = net.machines

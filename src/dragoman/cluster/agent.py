@@ -48,6 +48,7 @@ from dragoman.cluster.board import (
     Failure,
     connect,
     describe_error,
+    first_cause,
 )
 from dragoman.cluster.network import route_to_others
 from dragoman.cluster.signed_rendezvous import SignedRendezvous
@@ -61,6 +62,8 @@ SHUTDOWN_SECONDS = 10
 STARTING_SECONDS = 60.0
 # An agent that comes to look at its workers so late stood still itself, or waited for the board.
 STALL_SECONDS = 2.0
+# The engine looks every second who waits to join.
+SECONDS_TO_HEAR_OF_JOINS = 1.5
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,11 @@ class Agent(LocalElasticAgent):
         self._heartbeats = heartbeats
         self._started = self._looked = self._awake_since = 0.0
         self._killed: set[int] = set()
+        self._meetings = 0
+
+    def was_left_out(self) -> bool:
+        """Whether others met while this machine waited for them."""
+        return self._board.meetings() > self._meetings
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Meet the other agents, again if one of them dies between meeting and beginning."""
@@ -125,6 +133,7 @@ class Agent(LocalElasticAgent):
 
     def _meet(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
+        self._meetings = self._board.meetings()
         deadline = time.monotonic() + self._orders.wait_seconds
         super()._rendezvous(worker_group)
         while worker_group.workers[0].world_size < self._orders.min_workers:
@@ -147,11 +156,34 @@ class Agent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._report(result)
+            if self._is_join(worker_group):
+                # The engine restarts healthy workers too when others wait, and does not count it.
+                return RunResult(state=WorkerState.HEALTHY)
+            if self._remaining_restarts == 0:
+                self._board.give_up(self._cause())
         if self._board.given_up() is not None:
             self._remaining_restarts = 0
             if result.state is WorkerState.HEALTHY:
                 return RunResult(state=WorkerState.FAILED, failures={})
         return result
+
+    def _is_join(self, worker_group: WorkerGroup) -> bool:
+        """Whether workers failed only because others left them to meet a machine that joins."""
+        failures = self._board.failures(self._board.failures_before_rendezvous())
+        of_workers = [one for one in failures if one.worker is not None]
+        if not of_workers or not all(one.is_echo for one in of_workers):
+            return False
+        deadline = time.monotonic() + SECONDS_TO_HEAR_OF_JOINS
+        while not worker_group.spec.rdzv_handler.num_nodes_waiting():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(worker_group.spec.monitor_interval)
+        return True
+
+    def _cause(self) -> Failure:
+        """Why the workers of this life failed."""
+        failures = self._board.failures(self._board.failures_before_rendezvous())
+        return first_cause(failures) or self._failure(None, None, "the workers ended")
 
     def _kill_hung_workers(self, worker_group: WorkerGroup, now: float) -> None:
         """A worker whose heart has stopped (its process stands still) is killed by name."""
@@ -186,7 +218,10 @@ class Agent(LocalElasticAgent):
                     self._post(rank, beat["step"] if beat else None, f"killed by {name}")
 
     def _post(self, rank: int, step: int | None, reason: str) -> None:
-        self._board.post_failure(Failure(socket.gethostname(), rank, step, reason, time.time()))
+        self._board.post_failure(self._failure(rank, step, reason))
+
+    def _failure(self, rank: int | None, step: int | None, reason: str) -> Failure:
+        return Failure(socket.gethostname(), rank, step, reason, time.time())
 
     def _last_beat(self, local_rank: int) -> dict[str, Any] | None:
         try:
@@ -269,6 +304,9 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         return 1 if agent.run().is_failed() else 0
     except RendezvousTimeoutError:
         reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
+        if agent.was_left_out():
+            board.post_failure(Failure(socket.gethostname(), None, None, reason, time.time()))
+            return 1  # The others train, and the launcher brings this machine back to them.
     except RendezvousStateError as error:
         reason = str(error)
     board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))

@@ -109,6 +109,11 @@ class Board:
     def note_rendezvous(self) -> None:
         """Draw a line under the failures so far: the workers of the next life have not begun."""
         self._store.set("rendezvous", str(self._store.add("failures", 0)))
+        self._store.add("meetings", 1)
+
+    def meetings(self) -> int:
+        """How often machines have met to begin a life."""
+        return int(self._store.add("meetings", 0))
 
     def failures_before_rendezvous(self) -> int:
         """How many failures earlier lives had."""
