@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from dragoman.cluster.board import HEARTBEAT_VARIABLE, STORE_VARIABLE, Board
+from dragoman.cluster.board import HEARTBEAT_VARIABLE, STORE_VARIABLE, Board, Failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.errors import SystemFault, Unreachable, UserError
@@ -147,3 +147,25 @@ def test_a_new_life_knows_which_requests_to_save_were_answered(board: Board) -> 
         assert life
         assert life.saves_answered == answered
     supervision.end()
+
+
+def test_a_life_says_who_was_lost_and_who_joined(board: Board) -> None:
+    echo = Failure("hostA", 0, 8, "lost touch with another worker", 1.0, is_echo=True)
+    lost = Failure("hostB", None, None, "the machine was lost", 2.0)
+    killed = Failure("hostA", 0, 9, "killed by SIGKILL", 3.0)
+    stories: list[tuple[list[Failure], list[str], str]] = [
+        ([], ["hostA", "hostB"], "a machine came or went"),
+        ([echo], ["hostA"], "hostB was lost"),
+        ([lost], ["hostA", "hostB"], "hostB joined"),
+        ([echo, lost], ["hostA", "hostB"], "hostB: the machine was lost"),
+        ([killed], ["hostA", "hostB"], "worker 0 on hostA at step 9: killed by SIGKILL"),
+        (
+            [killed],
+            ["hostA", "hostC"],
+            "worker 0 on hostA at step 9: killed by SIGKILL; hostB was lost; hostC joined",
+        ),
+    ]
+    for failures, hosts, reason in stories:
+        for failure in failures:
+            board.post_failure(failure)
+        assert board.begin_life(hosts).reason == reason

@@ -233,6 +233,8 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         wait_until(lambda: bool(metrics(run, "restart")), seconds=60)
         (restart,) = metrics(run, "restart")
         assert restart["hosts"] == [survivor.name]
+        assert (restart["lost"], restart["joined"]) == ([victim.name], [])
+        assert f"{victim.name} was lost" in restart["reason"]
         assert restart["step"] > 0, "it went on from the survivor's own checkpoint"
         (lost,) = metrics(run, "lost")
         assert lost["host"] == victim.name
@@ -244,6 +246,8 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         (joined,) = metrics(run, "joined")
         assert joined["host"] == victim.name
         last = metrics(run, "restart")[-1]
+        assert (last["lost"], last["joined"]) == ([], [victim.name])
+        assert last["reason"] == f"{victim.name} joined"
         assert sorted(last["hosts"]) == ["hostA", "hostB"]
         earlier = [line for line in metrics(run, "train") if line["time"] < last["time"]]
         assert last["step"] >= earlier[-1]["step"] - 200, "it was saved before the join"

@@ -41,6 +41,11 @@ class Failure:
     is_final: bool = False  # A restart cannot help.
     is_mistake: bool = False  # The user's, who has to mend it before the next try.
 
+    @property
+    def is_of_worker(self) -> bool:
+        """Whether something happened to a worker, not to its machine or to another one."""
+        return self.worker is not None and not self.is_echo
+
     def __str__(self) -> str:
         who = f"worker {self.worker} on {self.host}" if self.worker is not None else self.host
         where = f" at step {self.step}" if self.step is not None else ""
@@ -59,12 +64,11 @@ class Life:
 
     @property
     def reason(self) -> str:
-        """Why this life began, if it is not the first."""
-        if self.lost and (self.cause is None or self.cause.is_echo):
-            return f"{', '.join(self.lost)} was lost"
-        if self.cause:
-            return str(self.cause)
-        return f"{', '.join(self.joined)} joined" if self.joined else "a machine came or went"
+        """Why this life began, if it is not the first, and which machines left or came."""
+        told = [str(self.cause)] if self.cause and self.cause.is_of_worker else []
+        told += [f"{', '.join(self.lost)} was lost"] if self.lost else []
+        told += [f"{', '.join(self.joined)} joined"] if self.joined else []
+        return "; ".join(told) or str(self.cause or "a machine came or went")
 
 
 class Board:
