@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 SUBNET = "10.77.0"
@@ -69,6 +70,15 @@ class Machine:
                 continue
         if self.server:
             self.server.wait()
+
+    def workers(self) -> list[psutil.Process]:
+        """The workers of a run on this machine."""
+        pids = map(int, shell(f"ip netns pids {self.namespace}").split())
+        return [
+            process
+            for process in map(psutil.Process, pids)
+            if "train" in process.cmdline() and "LOCAL_RANK" in process.environ()
+        ]
 
     def cut(self) -> None:
         """Pull the network cable."""

@@ -1,8 +1,12 @@
-"""The two ways a command can fail that are not bugs."""
+"""The ways a command can fail that are not bugs."""
 
 
 class UserError(ValueError):
     """A mistake the user can mend: names the thing, the value and the fix. Exit code 2."""
+
+
+class Unreachable(UserError):
+    """A machine that does not answer: a mistake, unless it died; another try will tell."""
 
 
 class SystemFault(RuntimeError):

@@ -1,36 +1,202 @@
-"""What an agent makes of its workers' hearts."""
+"""What an agent makes of its workers' hearts, and of other agents."""
 
 import json
 import os
-import time
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from dragoman.cluster.agent import Agent
+from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
+from dragoman.cluster.board import Board, Failure
+from dragoman.cluster.signed_rendezvous import SignedRendezvous
+from support import wait_until
+
+SILENT = 8.1  # Seconds; more than an agent's patience with the timeout below.
 
 
-def test_only_a_heart_that_stands_still_is_killed_whatever_the_clock_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda process, _: killed.append(process))
-    agent: Any = object.__new__(Agent)
-    agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), tmp_path
-    agent._post = lambda *_: None
-    workers, handlers = [], {}
-    for local_rank, (silence, exit_code) in enumerate(((0.0, None), (9.0, None), (9.0, 0))):
-        beat = {"step": 3, "monotonic": time.monotonic() - silence}
-        heart = tmp_path / str(local_rank)
-        heart.write_text(json.dumps(beat))
+class Watch:
+    """An agent that started three workers at second 100, the last of which has ended by itself."""
+
+    def __init__(self, heartbeats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heartbeats = heartbeats
+        self.killed: list[int] = []
+        monkeypatch.setattr(os, "kill", lambda process, _: self.killed.append(process))
+        agent: Any = object.__new__(Agent)
+        agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), heartbeats
+        agent._post = lambda *_: None
+        agent._started = agent._looked = agent._awake_since = 100.0
+        agent._killed = set()
+        processes = [SimpleNamespace(poll=lambda code=code: code) for code in (None, None, 0)]
+        handlers = {rank: SimpleNamespace(proc=one) for rank, one in enumerate(processes)}
+        agent._pcontext = SimpleNamespace(subprocess_handlers=handlers)
+        self.agent = agent
+        self.workers = [
+            SimpleNamespace(local_rank=rank, global_rank=rank, id=100 + rank) for rank in range(3)
+        ]
+
+    def beat(self, rank: int, second: float) -> None:
+        heart = self.heartbeats / str(rank)
+        heart.write_text(json.dumps({"step": 3, "monotonic": second}))
         os.utime(heart, (0, 0))  # The clock on the wall was set meanwhile.
-        workers.append(
-            SimpleNamespace(local_rank=local_rank, global_rank=local_rank, id=100 + local_rank)
+
+    def look_until(self, second: float) -> None:
+        """Look every second, as an agent does that does not stand still itself."""
+        while self.agent._looked < second:
+            self.look(min(self.agent._looked + 1, second))
+
+    def look(self, second: float) -> None:
+        self.agent._kill_hung_workers(SimpleNamespace(workers=self.workers), second)
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(tmp_path, monkeypatch)
+
+
+def test_only_a_heart_that_stands_still_is_killed_whatever_the_clock_says(watch: Watch) -> None:
+    for rank, second in enumerate((100 + SILENT, 100.0, 100.0)):
+        watch.beat(rank, second)
+    watch.look_until(100 + SILENT)
+    assert watch.killed == [101]
+    watch.look_until(100 + SILENT + 1)
+    assert watch.killed == [101], "once is enough"
+
+
+def test_a_worker_that_never_shows_life_is_killed_too(watch: Watch) -> None:
+    watch.beat(0, 100 + SILENT + STARTING_SECONDS)
+    watch.look_until(100 + STARTING_SECONDS)
+    assert not watch.killed
+    watch.look_until(100 + SILENT + STARTING_SECONDS)
+    assert watch.killed == [101]
+
+
+def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -> None:
+    for rank in range(3):
+        watch.beat(rank, 100.0)
+    watch.look(500.0)
+    assert not watch.killed
+    watch.beat(0, 500 + SILENT)
+    watch.look_until(500 + SILENT)
+    assert watch.killed == [101]
+
+
+# What an agent waits for is made short, and its worker does nothing.
+AGENT = """
+from datetime import timedelta
+from dragoman.cluster import board
+board.STORE_TIMEOUT = timedelta(seconds=3)
+from dragoman.cluster.agent import main
+main()
+"""
+
+
+@contextmanager
+def agent_process(store: TCPStore, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    """An agent of a machine called here, whose only worker has nothing to do."""
+    orders = Orders(
+        host="here",
+        peers=[],
+        workers=1,
+        min_workers=1,
+        min_machines=1,
+        max_machines=2,
+        store=f"127.0.0.1:{store.port}",
+        run_id="run",
+        secret="00",
+        command=["-c", "pass"],
+        config="",
+        interface="",
+        wait_seconds=60.0,
+        timeout_seconds=60.0,
+        max_restarts=0,
+        variables={},
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin
+    process.stdin.write(replace(orders, **changes).to_line())
+    process.stdin.flush()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(store: Any) -> None:
+    with agent_process(store) as process:
+        # Another machine, the first by its name, meets this one and says nothing after that.
+        endpoint = f"127.0.0.1:{store.port}"
+        parameters = RendezvousParameters(
+            "c10d", endpoint, "run", 2, 2, local_addr="0", keep_alive_interval=1
         )
-        process = SimpleNamespace(poll=lambda exit_code=exit_code: exit_code)
-        handlers[local_rank] = SimpleNamespace(proc=process)
-    agent._pcontext = SimpleNamespace(subprocess_handlers=handlers)
-    agent._kill_hung_workers(SimpleNamespace(workers=workers))
-    assert killed == [101]
+        backend = SignedRendezvous(store, "run", bytes.fromhex("00"))
+        other = create_handler(store, backend, parameters)
+        assert other.next_rendezvous().rank == 0
+        other._stop_heartbeats()
+        assert process.wait(timeout=60) == 0
+        assert process.stderr
+        assert "a machine was lost before the workers started" in process.stderr.read()
+
+
+@pytest.mark.parametrize("others_met", [False, True])
+def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
+    store: Any, others_met: bool
+) -> None:
+    board = Board(store)
+    with agent_process(store, min_machines=2, wait_seconds=3.0) as process:
+        state = SignedRendezvous(store, "run", bytes.fromhex("00"))
+        wait_until(lambda: state.get_state() is not None)
+        if others_met:
+            board.note_rendezvous()
+        assert process.wait(timeout=60) == 1
+    over = board.given_up()
+    assert (over is None) == others_met
+    told = board.failures()[0] if over is None else over
+    assert told.reason == "machines were missing for 3 s (distributed.wait_seconds)"
+
+
+ECHO = Failure("hostB", 1, 8, "lost touch with another worker", 2.0, is_echo=True)
+LOST = Failure("hostC", None, None, "the machine was lost", 1.0)
+KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "waiting", "is_join"),
+    [
+        ([ECHO], 1, True),
+        ([LOST, ECHO], 1, True),  # The launcher hears late that it is lost, and later brings it.
+        ([ECHO], 0, False),
+        ([KILLED, ECHO], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_only_a_restart_for_a_machine_that_joins_is_not_counted(
+    store: Any, failures: list[Failure], waiting: int, is_join: bool
+) -> None:
+    board = Board(store)
+    board.post_failure(KILLED)  # In an earlier life.
+    board.note_rendezvous()
+    for failure in failures:
+        board.post_failure(failure)
+    agent: Any = object.__new__(Agent)
+    agent._board = board
+    handler = SimpleNamespace(num_nodes_waiting=lambda: waiting)
+    spec = SimpleNamespace(rdzv_handler=handler, monitor_interval=0.01)
+    assert agent._is_join(SimpleNamespace(spec=spec)) is is_join

@@ -1,5 +1,6 @@
 """How workers find each other before they are a group."""
 
+import json
 import os
 import socket
 import subprocess
@@ -11,9 +12,9 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from dragoman.child_process import AGENT_VARIABLE
-from dragoman.cluster.board import ADDRESS_VARIABLE
+from dragoman.cluster.board import ADDRESS_VARIABLE, describe_error
 from dragoman.cluster.processes import check_reachable, refuse_namesakes
-from dragoman.errors import UserError
+from dragoman.errors import Unreachable, UserError
 
 
 @pytest.mark.parametrize(("agent", "code"), [("", 0), ("own", 0), ("1", 1)])
@@ -39,6 +40,21 @@ def test_a_machine_that_dies_before_it_knocks_is_named(
         store.set("door/1", '["hostB", "127.0.0.1", 1]')
     with pytest.raises(TimeoutError, match=r"^nothing was heard from hostB for 0 s \(distributed"):
         check_reachable(0, store, timedelta(milliseconds=10))
+
+
+def test_a_machine_that_dies_before_it_is_knocked_at_is_worth_another_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    store: Any = HashStore()
+    store.set("door/1", json.dumps(["hostB", "127.0.0.1", port]))
+    with pytest.raises(Unreachable, match=r"cannot reach hostB at 127.0.0.1: .*refused") as caught:
+        check_reachable(0, store, timedelta(seconds=5))
+    assert not describe_error(caught.value, 0, None).is_final
 
 
 def test_machines_with_one_name_are_refused() -> None:

@@ -1,5 +1,6 @@
 """What a worker that fails makes of its failure, and of those before it."""
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -8,10 +9,10 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from dragoman.cluster.board import HEARTBEAT_VARIABLE, STORE_VARIABLE, Board
+from dragoman.cluster.board import HEARTBEAT_VARIABLE, STORE_VARIABLE, Board, Failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import SystemFault, Unreachable, UserError
 from support import wait_until
 
 
@@ -47,6 +48,17 @@ def test_only_what_comes_back_in_another_life_ends_the_run(board: Board) -> None
     assert len(board.failures(board.failures_before_rendezvous())) == 2
 
 
+def test_a_machine_that_does_not_answer_gets_another_try(board: Board) -> None:
+    board.note_rendezvous()
+    fail(0, Unreachable("hostA cannot reach hostB"))
+    assert board.given_up() is None, "it may have died, and be lost or come back"
+    board.note_rendezvous()
+    fail(0, Unreachable("hostA cannot reach hostB"))
+    over = board.given_up()
+    assert over
+    assert over.is_mistake
+
+
 def test_first_final_failure_stands_and_says_whose_it_is(board: Board) -> None:
     fail(1, UserError("no corpus"))
     fail(0, SystemFault("no space"))
@@ -67,19 +79,45 @@ def test_a_failure_is_told_once(board: Board) -> None:
 def test_a_heart_that_missed_a_beat_goes_on(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_text(*_: object) -> None:
+    def pwrite(*_: object) -> None:
         failed.set()
         raise OSError(28, "No space left on device")
 
     failed = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", write_text)
+        patch.setattr(os, "pwrite", pwrite)
         supervision = Supervision(0)
         assert failed.wait(60)
-    wait_until(lambda: (tmp_path / "0").exists())
+    wait_until(lambda: bool((tmp_path / "0").read_text()))
     board.ask_to_stop()
     wait_until(lambda: supervision.is_asked_to_stop)
     supervision.end()
+
+
+def test_a_heart_beats_on_while_the_board_does_not_answer(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def look(*_: object) -> None:
+        asked.set()
+        answered.wait()
+
+    monkeypatch.setattr(Supervision, "_look", look)
+    supervision = Supervision(0)
+    assert asked.wait(60)
+    before = (tmp_path / "0").read_text()
+    wait_until(lambda: (tmp_path / "0").read_text() != before)
+    answered.set()
+    supervision.end()
+
+
+def test_the_step_is_known_however_soon_the_worker_is_killed(board: Board, tmp_path: Path) -> None:
+    supervision = Supervision(0)
+    supervision.end()
+    for step in (9, 10_000_000):
+        supervision.note_step(step)
+        assert json.loads((tmp_path / "0").read_text())["step"] == step
 
 
 def test_a_worker_ends_when_its_launcher_is_gone(
@@ -109,3 +147,25 @@ def test_a_new_life_knows_which_requests_to_save_were_answered(board: Board) -> 
         assert life
         assert life.saves_answered == answered
     supervision.end()
+
+
+def test_a_life_says_who_was_lost_and_who_joined(board: Board) -> None:
+    echo = Failure("hostA", 0, 8, "lost touch with another worker", 1.0, is_echo=True)
+    lost = Failure("hostB", None, None, "the machine was lost", 2.0)
+    killed = Failure("hostA", 0, 9, "killed by SIGKILL", 3.0)
+    stories: list[tuple[list[Failure], list[str], str]] = [
+        ([], ["hostA", "hostB"], "a machine came or went"),
+        ([echo], ["hostA"], "hostB was lost"),
+        ([lost], ["hostA", "hostB"], "hostB joined"),
+        ([echo, lost], ["hostA", "hostB"], "hostB: the machine was lost"),
+        ([killed], ["hostA", "hostB"], "worker 0 on hostA at step 9: killed by SIGKILL"),
+        (
+            [killed],
+            ["hostA", "hostC"],
+            "worker 0 on hostA at step 9: killed by SIGKILL; hostB was lost; hostC joined",
+        ),
+    ]
+    for failures, hosts, reason in stories:
+        for failure in failures:
+            board.post_failure(failure)
+        assert board.begin_life(hosts).reason == reason

@@ -233,6 +233,8 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         wait_until(lambda: bool(metrics(run, "restart")), seconds=60)
         (restart,) = metrics(run, "restart")
         assert restart["hosts"] == [survivor.name]
+        assert (restart["lost"], restart["joined"]) == ([victim.name], [])
+        assert f"{victim.name} was lost" in restart["reason"]
         assert restart["step"] > 0, "it went on from the survivor's own checkpoint"
         (lost,) = metrics(run, "lost")
         assert lost["host"] == victim.name
@@ -244,6 +246,8 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         (joined,) = metrics(run, "joined")
         assert joined["host"] == victim.name
         last = metrics(run, "restart")[-1]
+        assert (last["lost"], last["joined"]) == ([], [victim.name])
+        assert last["reason"] == f"{victim.name} joined"
         assert sorted(last["hosts"]) == ["hostA", "hostB"]
         earlier = [line for line in metrics(run, "train") if line["time"] < last["time"]]
         assert last["step"] >= earlier[-1]["step"] - 200, "it was saved before the join"
@@ -252,6 +256,19 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         steps = {line["step"] for line in metrics(run_on(net, victim), "train")}
         assert steps >= set(range(1, last["step"]))
         assert process.poll() is None
+
+
+def test_used_up_restarts_end_the_run_on_all_machines(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.max_restarts=0", "distributed.timeout_seconds=10"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        wait_until(lambda: has_step(run_on(net, first), 10))
+        (worker,) = second.workers()
+        worker.kill()
+        output = end_of(net, process)
+    assert process.returncode == 1, output
+    assert re.search(r"dragoman: worker \d on hostB at step \d+: killed by SIGKILL", output), output
+    assert "bring it back" not in output
 
 
 def test_machine_that_all_wait_for_joins_in_time(net: Network, prepared: Path) -> None:

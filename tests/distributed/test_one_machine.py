@@ -1,10 +1,13 @@
 """Several workers on one machine: lockstep, and what happens when one of them fails."""
 
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
+import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from dragoman.cluster.board import STORE_VARIABLE, connect
 from support import (
     SMALL,
     assert_same_end,
@@ -96,6 +100,16 @@ if "FAULT" in os.environ and "RANK" in os.environ:
     return folder
 
 
+class Trap:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
 def test_losses_agree_for_any_number_of_workers_and_compression(prepared: Path) -> None:
     histories = []
     for workers in (1, 2, 3):
@@ -163,6 +177,21 @@ def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
         assert "did not move for" in restart["reason"]
         step = restart["step"]
         wait_until(lambda: metrics(run, "train")[-1]["step"] > step + 5)
+
+
+def test_a_launcher_that_stood_still_takes_nobody_for_dead(prepared: Path) -> None:
+    run = prepared / "run"
+    with training(prepared, *LONG, "distributed.timeout_seconds=5") as process:
+        wait_until(lambda: has_step(run, 10))
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(8)
+        process.send_signal(signal.SIGCONT)
+        step = metrics(run, "train")[-1]["step"]
+        wait_until(lambda: has_step(run, step + 100))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 4, errors
+    assert not metrics(run, "restart")
 
 
 def test_others_do_not_wait_for_ever_for_a_stuck_worker(prepared: Path, fault_folder: Path) -> None:
@@ -321,6 +350,22 @@ def test_nothing_listens_beyond_loopback(prepared: Path) -> None:
         ]
     assert listening
     assert set(listening) == {"127.0.0.1"}
+
+
+def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
+    prepared: Path, tmp_path: Path
+) -> None:
+    with training(prepared, *LONG) as process:
+        wait_until(lambda: has_step(prepared / "run", 3))
+        environment = worker_processes(process)[0].environ()
+        state = b64encode(pickle.dumps(Trap(tmp_path / "trapped")))
+        key = f"torch.rendezvous.{environment['TORCHELASTIC_RUN_ID']}"
+        connect(environment[STORE_VARIABLE]).set(key, state)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "somebody without the run's secret wrote to its rendezvous" in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "trapped").exists()
 
 
 def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:

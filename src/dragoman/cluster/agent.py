@@ -24,7 +24,7 @@ os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 # Causes are told by Dragoman; the engine's own chatter would bury them.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
@@ -34,7 +34,8 @@ from torch.distributed.elastic.agent.server.api import (
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from dragoman.child_process import AGENT_VARIABLE, die_with_parent
 from dragoman.cluster.board import (
@@ -47,14 +48,22 @@ from dragoman.cluster.board import (
     Failure,
     connect,
     describe_error,
+    first_cause,
 )
 from dragoman.cluster.network import route_to_others
+from dragoman.cluster.signed_rendezvous import SignedRendezvous
 from dragoman.console import say
 from dragoman.errors import UserError
 
 # How quickly a machine that is gone is noticed, and how long to wait for a last one to come.
 KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 3, 3
 SHUTDOWN_SECONDS = 10
+# What a worker may take to its first heartbeat, for importing from a slow disk.
+STARTING_SECONDS = 60.0
+# An agent that comes to look at its workers so late stood still itself, or waited for the board.
+STALL_SECONDS = 2.0
+# The engine looks every second who waits to join.
+SECONDS_TO_HEAR_OF_JOINS = 1.5
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,7 @@ class Orders:
     max_machines: int
     store: str  # The launcher's, host:port.
     run_id: str
+    secret: str  # Signs what agents tell each other; it never leaves this channel.
     command: list[str]  # The worker's, after the interpreter.
     config: str  # TOML, for machines that do not have the file.
     interface: str
@@ -90,10 +100,26 @@ class Agent(LocalElasticAgent):
         self._orders = orders
         self._board = board
         self._heartbeats = heartbeats
+        self._started = self._looked = self._awake_since = 0.0
+        self._killed: set[int] = set()
+        self._meetings = 0
+
+    def was_left_out(self) -> bool:
+        """Whether others met while this machine waited for them."""
+        return self._board.meetings() > self._meetings
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Meet the other agents; the first gives this life of the run a name of its own."""
-        self._meet(worker_group)
+        """Meet the other agents, again if one of them dies between meeting and beginning."""
+        while True:
+            try:
+                self._meet(worker_group)
+                self._name_life(worker_group)
+                return
+            except DistStoreError:
+                say("a machine was lost before the workers started; meeting again")
+
+    def _name_life(self, worker_group: WorkerGroup) -> None:
+        """The first agent gives this life of the run a name of its own."""
         store = worker_group.store
         assert store is not None
         if worker_group.group_rank == 0:
@@ -107,6 +133,7 @@ class Agent(LocalElasticAgent):
 
     def _meet(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
+        self._meetings = self._board.meetings()
         deadline = time.monotonic() + self._orders.wait_seconds
         super()._rendezvous(worker_group)
         while worker_group.workers[0].world_size < self._orders.min_workers:
@@ -119,38 +146,66 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         for path in self._heartbeats.iterdir():
             path.unlink()
+        self._started = self._looked = self._awake_since = time.monotonic()
+        self._killed.clear()
         started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self._kill_hung_workers(worker_group)
+        self._kill_hung_workers(worker_group, time.monotonic())
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._report(result)
+            if self._is_join(worker_group):
+                # The engine restarts healthy workers too when others wait, and does not count it.
+                return RunResult(state=WorkerState.HEALTHY)
+            if self._remaining_restarts == 0:
+                self._board.give_up(self._cause())
         if self._board.given_up() is not None:
             self._remaining_restarts = 0
             if result.state is WorkerState.HEALTHY:
                 return RunResult(state=WorkerState.FAILED, failures={})
         return result
 
-    def _kill_hung_workers(self, worker_group: WorkerGroup) -> None:
+    def _is_join(self, worker_group: WorkerGroup) -> bool:
+        """Whether workers failed only because others left them to meet a machine that joins."""
+        failures = self._board.failures(self._board.failures_before_rendezvous())
+        of_workers = [one for one in failures if one.worker is not None]
+        if not of_workers or not all(one.is_echo for one in of_workers):
+            return False
+        deadline = time.monotonic() + SECONDS_TO_HEAR_OF_JOINS
+        while not worker_group.spec.rdzv_handler.num_nodes_waiting():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(worker_group.spec.monitor_interval)
+        return True
+
+    def _cause(self) -> Failure:
+        """Why the workers of this life failed."""
+        failures = self._board.failures(self._board.failures_before_rendezvous())
+        return first_cause(failures) or self._failure(None, None, "the workers ended")
+
+    def _kill_hung_workers(self, worker_group: WorkerGroup, now: float) -> None:
         """A worker whose heart has stopped (its process stands still) is killed by name."""
+        if now - self._looked > STALL_SECONDS:
+            self._awake_since = now  # Hearts that stood still with this agent get time to beat.
+        self._looked = now
         limit = PART_OF_TIMEOUT * self._orders.timeout_seconds
         processes: Any = self._pcontext
         for worker in worker_group.workers:
+            if worker.local_rank in self._killed:
+                continue
             if processes.subprocess_handlers[worker.local_rank].proc.poll() is not None:
                 continue  # It has ended, and its heart with it; another may have its number by now.
-            path = self._heartbeats / str(worker.local_rank)
-            try:
-                beat = json.loads(path.read_text())
-            except (FileNotFoundError, ValueError):
-                continue
+            beat = self._last_beat(worker.local_rank)
+            patience = limit if beat else limit + STARTING_SECONDS
             # Both are of one machine, whose clock on the wall may be set at any time.
-            silence = time.monotonic() - beat["monotonic"]
-            if silence > limit:
+            last = beat["monotonic"] if beat else self._started
+            silence = now - max(last, self._awake_since)
+            if silence > patience:
                 reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
-                self._post(worker.global_rank, beat["step"], reason)
-                path.unlink()
+                self._post(worker.global_rank, beat["step"] if beat else None, reason)
+                self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)
 
     def _report(self, result: RunResult) -> None:
@@ -159,17 +214,21 @@ class Agent(LocalElasticAgent):
             if failure.exitcode < 0:
                 name = signal.Signals(-failure.exitcode).name
                 if failure.exitcode != -signal.SIGTERM:
-                    self._post(rank, self._last_step(failure.local_rank), f"killed by {name}")
+                    beat = self._last_beat(failure.local_rank)
+                    self._post(rank, beat["step"] if beat else None, f"killed by {name}")
 
     def _post(self, rank: int, step: int | None, reason: str) -> None:
-        self._board.post_failure(Failure(socket.gethostname(), rank, step, reason, time.time()))
+        self._board.post_failure(self._failure(rank, step, reason))
 
-    def _last_step(self, local_rank: int) -> int | None:
+    def _failure(self, rank: int | None, step: int | None, reason: str) -> Failure:
+        return Failure(socket.gethostname(), rank, step, reason, time.time())
+
+    def _last_beat(self, local_rank: int) -> dict[str, Any] | None:
         try:
-            step: int | None = json.loads((self._heartbeats / str(local_rank)).read_text())["step"]
-        except (FileNotFoundError, ValueError, KeyError):
+            beat: dict[str, Any] = json.loads((self._heartbeats / str(local_rank)).read_text())
+        except (FileNotFoundError, ValueError):
             return None
-        return step
+        return beat
 
 
 def main() -> None:
@@ -220,7 +279,9 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         keep_alive_interval=KEEP_ALIVE_SECONDS,
         keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
     )
-    handler = rendezvous_registry.get_rendezvous_handler(parameters)
+    store = connect(orders.store)
+    backend = SignedRendezvous(store, orders.run_id, bytes.fromhex(orders.secret))
+    handler = create_handler(store, backend, parameters)
     spec = WorkerSpec(
         role="worker",
         local_world_size=orders.workers,
@@ -243,8 +304,13 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         return 1 if agent.run().is_failed() else 0
     except RendezvousTimeoutError:
         reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
-        board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
-        return 1
+        if agent.was_left_out():
+            board.post_failure(Failure(socket.gethostname(), None, None, reason, time.time()))
+            return 1  # The others train, and the launcher brings this machine back to them.
+    except RendezvousStateError as error:
+        reason = str(error)
+    board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
+    return 1
 
 
 def _end_with_launcher() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import SystemFault, Unreachable, UserError
 
 STORE_VARIABLE = "DRAGOMAN_STORE"
 HEARTBEAT_VARIABLE = "DRAGOMAN_HEARTBEAT"
@@ -41,6 +41,11 @@ class Failure:
     is_final: bool = False  # A restart cannot help.
     is_mistake: bool = False  # The user's, who has to mend it before the next try.
 
+    @property
+    def is_of_worker(self) -> bool:
+        """Whether something happened to a worker, not to its machine or to another one."""
+        return self.worker is not None and not self.is_echo
+
     def __str__(self) -> str:
         who = f"worker {self.worker} on {self.host}" if self.worker is not None else self.host
         where = f" at step {self.step}" if self.step is not None else ""
@@ -59,12 +64,11 @@ class Life:
 
     @property
     def reason(self) -> str:
-        """Why this life began, if it is not the first."""
-        if self.lost and (self.cause is None or self.cause.is_echo):
-            return f"{', '.join(self.lost)} was lost"
-        if self.cause:
-            return str(self.cause)
-        return f"{', '.join(self.joined)} joined" if self.joined else "a machine came or went"
+        """Why this life began, if it is not the first, and which machines left or came."""
+        told = [str(self.cause)] if self.cause and self.cause.is_of_worker else []
+        told += [f"{', '.join(self.lost)} was lost"] if self.lost else []
+        told += [f"{', '.join(self.joined)} joined"] if self.joined else []
+        return "; ".join(told) or str(self.cause or "a machine came or went")
 
 
 class Board:
@@ -109,6 +113,11 @@ class Board:
     def note_rendezvous(self) -> None:
         """Draw a line under the failures so far: the workers of the next life have not begun."""
         self._store.set("rendezvous", str(self._store.add("failures", 0)))
+        self._store.add("meetings", 1)
+
+    def meetings(self) -> int:
+        """How often machines have met to begin a life."""
+        return int(self._store.add("meetings", 0))
 
     def failures_before_rendezvous(self) -> int:
         """How many failures earlier lives had."""
@@ -185,8 +194,8 @@ def launched_board() -> Board | None:
 
 def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:
     """Turn an exception into a notice."""
-    is_final = isinstance(error, (UserError, SystemFault))
-    text = str(error) if is_final else f"{type(error).__name__}: {error}".splitlines()[0]
+    is_told = isinstance(error, (UserError, SystemFault))
+    text = str(error) if is_told else f"{type(error).__name__}: {error}".splitlines()[0]
     if is_echo(error):
         text = "lost touch with another worker"
     return Failure(
@@ -196,7 +205,7 @@ def describe_error(error: BaseException, worker: int | None, step: int | None) -
         reason=text,
         time=time.time(),
         is_echo=is_echo(error),
-        is_final=is_final,
+        is_final=is_told and not isinstance(error, Unreachable),
         is_mistake=isinstance(error, UserError),
     )
 

@@ -1,6 +1,7 @@
 """`--workers` and `--hosts`: start agents here and over ssh, keep them going, end them together."""
 
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -104,6 +105,7 @@ class Launcher:
                 f"distributed.min_workers = {self.min_workers}, but there are only {total} workers"
             )
         self.run_id = uuid.uuid4().hex
+        self.secret = secrets.token_hex()
         remote = [host.name for host in hosts if host.name]
         address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
         self._store, self.endpoint = _listen(address, settings.port)
@@ -197,7 +199,11 @@ class Launcher:
         return sum(host.workers for host in there) >= self.min_workers
 
     def _raise_final(self, host: Host, code: int, over: Failure | None) -> None:
-        cause = over or first_cause(self.board.failures(self.board.failures_before_rendezvous()))
+        cause = over
+        if cause is None or cause.is_echo:
+            # What an agent heard of last need not be what happened first.
+            of_life = self.board.failures(self.board.failures_before_rendezvous())
+            cause = first_cause(of_life) or over
         if cause and cause.is_mistake:
             raise UserError(str(cause))
         what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"
@@ -244,6 +250,7 @@ class Launcher:
             max_machines=len(self.hosts),
             store=self.endpoint,
             run_id=self.run_id,
+            secret=self.secret,
             command=self.job.command,
             config=self.job.config,
             interface=self.settings.interface,

@@ -19,7 +19,7 @@ from dragoman.child_process import die_with_parent
 from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_board
 from dragoman.cluster.network import interface_seen_by, route_to
 from dragoman.config import DistributedSettings
-from dragoman.errors import UserError
+from dragoman.errors import Unreachable, UserError
 
 KNOCK_SECONDS = 5.0
 LAUNCHER_SETTINGS = ("port", "min_workers", "wait_seconds", "max_restarts")
@@ -210,7 +210,7 @@ def check_reachable(local_rank: int, store: Any, timeout: timedelta) -> None:
             try:
                 socket.create_connection((other, port), timeout=KNOCK_SECONDS).close()
             except OSError as error:
-                raise UserError(
+                raise Unreachable(
                     f"{host_name()} ({address}) cannot reach {host} at {other}: {error}; "
                     "if that is the wrong network, set distributed.interface"
                 ) from None

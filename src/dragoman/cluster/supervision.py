@@ -25,7 +25,8 @@ from dragoman.cluster.processes import Workers
 from dragoman.errors import SystemFault, UserError
 
 SECONDS_BETWEEN_BEATS = 0.25
-BEATS_BETWEEN_LOOKS = 4  # At the board, which is on another machine.
+SECONDS_BETWEEN_LOOKS = 1.0  # At the board, which is on another machine.
+BEAT_BYTES = 64  # Every beat takes the place of the one before.
 
 
 class Supervision:
@@ -44,14 +45,22 @@ class Supervision:
         self._ended = threading.Event()
         if self._board:
             self.saves_asked = self._board.saves_asked()
-            folder = Path(os.environ[HEARTBEAT_VARIABLE])
-            self._heart = folder / os.environ["LOCAL_RANK"]
-            threading.Thread(target=self._live, args=(self._board,), daemon=True).start()
+            path = Path(os.environ[HEARTBEAT_VARIABLE]) / os.environ["LOCAL_RANK"]
+            self._heart = os.open(path, os.O_WRONLY | os.O_CREAT)
+            # Apart: the board does not answer while a link is cut, and the heart beats on.
+            threading.Thread(target=self._live, daemon=True).start()
+            threading.Thread(target=self._listen, args=(self._board,), daemon=True).start()
 
     @property
     def is_launched(self) -> bool:
         """Whether a launcher started this worker."""
         return self._board is not None
+
+    def note_step(self, step: int) -> None:
+        """Take note of where training is; if this process is killed, its agent still knows."""
+        self.step = step
+        if self._board:
+            self._beat()
 
     def note_saved(self, number: int) -> None:
         """Tell the launcher that the checkpoint it asked for is on disk."""
@@ -92,21 +101,19 @@ class Supervision:
         """Stop beating."""
         self._ended.set()
 
-    def _live(self, board: Board) -> None:
-        beats = 0
+    def _live(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_BEATS):
-            # A disk that is full now may have room for the next beat.
-            with suppress(OSError):
-                self._beat()
-            beats += 1
-            if beats % BEATS_BETWEEN_LOOKS == 0:
-                self._look(board)
+            self._beat()
 
     def _beat(self) -> None:
-        # In one move: a heart that stops in the middle of a beat still tells its step.
-        aside = self._heart.with_suffix(".new")
-        aside.write_text(json.dumps({"step": self.step, "monotonic": time.monotonic()}))
-        aside.replace(self._heart)
+        beat = json.dumps({"step": self.step, "monotonic": time.monotonic()})
+        # A disk that is full now may have room for the next beat.
+        with suppress(OSError):
+            os.pwrite(self._heart, beat.ljust(BEAT_BYTES).encode(), 0)
+
+    def _listen(self, board: Board) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_LOOKS):
+            self._look(board)
 
     def _look(self, board: Board) -> None:
         try:

@@ -94,8 +94,9 @@ class Opening:
             recorder.event("start", step, **details)
         elif life and life.number:
             reason = life.reason
-            recorder.event("restart", step, **details, reason=reason)
-            for kind, names in (("lost", life.lost), ("joined", life.joined)):
+            machines = {"lost": life.lost, "joined": life.joined}
+            recorder.event("restart", step, **details, reason=reason, **machines)
+            for kind, names in machines.items():
                 for name in names:
                     recorder.event(kind, step, host=name, reason=reason, workers=workers.count)
             recorder.say(f"restarted ({reason})")

@@ -92,7 +92,7 @@ class Trainer:
         if progress.device != device:
             progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
-        self.supervision.step = progress.step
+        self.supervision.note_step(progress.step)
         opening.announce(self.recorder, count_parameters(self.model))
         if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
             self.recorder.say(
@@ -178,7 +178,7 @@ class Trainer:
         self.step.queue(batch, progress.step + 1, rate, waited)
         progress.step += 1
         progress.epoch, progress.position = batch.epoch, batch.next
-        self.supervision.step = progress.step
+        self.supervision.note_step(progress.step)
         end = time.perf_counter()
         self.queued.append(QueuedStep(progress.step, batch, rate, end - self.mark))
         self.mark = end
