@@ -77,7 +77,7 @@ def fault_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fault")
     (folder / "sitecustomize.py").write_text(
         """
-import os, time
+import os, signal, time
 if "FAULT" in os.environ and "RANK" in os.environ:
     rank, step, kind = os.environ["FAULT"].split(",")
     if os.environ["RANK"] == rank:
@@ -88,6 +88,8 @@ if "FAULT" in os.environ and "RANK" in os.environ:
                 raise ValueError("the disk of this worker is on fire")
             if number == int(step) and kind == "memory":
                 raise MemoryError("cannot allocate 1 TB")
+            if number == int(step) and kind == "signal":
+                os.kill(os.getpid(), signal.SIGSEGV)
             if number == int(step) and kind == "stuck":
                 time.sleep(1_000)
             if number == int(step) and kind == "nan":
@@ -290,6 +292,18 @@ def test_first_cause_is_what_the_user_reads(
     assert "the run can go on with" in last[1]
     # Once is bad luck and restarted from step 8; twice at the same step is final.
     assert len(metrics(prepared / "run", "restart")) == 1
+
+
+def test_the_same_signal_at_the_same_step_does_not_come_back_for_ever(
+    prepared: Path, fault_folder: Path
+) -> None:
+    fault = {"FAULT": "1,10,signal", "PYTHONPATH": str(fault_folder)}
+    with training(prepared, *LONG, environment=fault) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    line = "worker 1 on .* at step 9: killed by SIGSEGV for the third time there"
+    assert re.search(line, errors), errors
+    assert len(metrics(prepared / "run", "restart")) == 2
 
 
 def test_nan_in_one_worker_makes_all_skip_together(prepared: Path, fault_folder: Path) -> None:

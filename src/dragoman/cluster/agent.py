@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,12 +210,20 @@ class Agent(LocalElasticAgent):
 
     def _report(self, result: RunResult) -> None:
         """Post what the workers could not say themselves: that a signal killed them."""
-        for rank, failure in result.failures.items():
-            if failure.exitcode < 0:
-                name = signal.Signals(-failure.exitcode).name
-                if failure.exitcode != -signal.SIGTERM:
-                    beat = self._last_beat(failure.local_rank)
-                    self._post(rank, beat["step"] if beat else None, f"killed by {name}")
+        for rank, ended in result.failures.items():
+            if ended.exitcode >= 0 or ended.exitcode == -signal.SIGTERM:
+                continue
+            beat = self._last_beat(ended.local_rank)
+            reason = f"killed by {signal.Signals(-ended.exitcode).name}"
+            failure = self._failure(rank, beat["step"] if beat else None, reason)
+            earlier = [
+                (one.step, one.reason)
+                for one in self._board.failures()
+                if (one.host, one.worker) == (failure.host, rank) and not one.is_echo
+            ]
+            self._board.post_failure(failure)
+            if earlier[-2:] == [(failure.step, reason)] * 2:
+                self._board.give_up(replace(failure, reason=f"{reason} for the third time there"))
 
     def _post(self, rank: int, step: int | None, reason: str) -> None:
         self._board.post_failure(self._failure(rank, step, reason))
