@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -284,6 +285,20 @@ def test_machine_that_all_wait_for_joins_in_time(net: Network, prepared: Path) -
         wait_until(lambda: bool(metrics(run, "restart")) or process.poll() is not None, 120)
         assert process.poll() is None, end_of(net, process)
         assert sorted(metrics(run, "restart")[0]["hosts"]) == ["hostA", "hostB"]
+
+
+def test_who_asks_for_a_stop_does_not_wait_for_a_lost_machine(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.timeout_seconds=6"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        wait_until(lambda: has_step(run_on(net, first), 10))
+        second.kill()
+        wait_until(lambda: "trying to bring it back" in (net.folder / "output").read_text())
+        process.send_signal(signal.SIGINT)
+        output = end_of(net, process)
+    assert process.returncode == 1, output
+    assert "dragoman: hostB: the machine was lost" in output
+    assert "the run can go on with: dragoman train" in output
 
 
 def test_fewer_workers_than_allowed_do_not_go_on(net: Network, prepared: Path) -> None:

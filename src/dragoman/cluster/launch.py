@@ -145,8 +145,12 @@ class Launcher:
                     finished.add(host.name)
                 elif host.name not in self.lost:
                     self._note_exit(host, code)
-                elif time.monotonic() > self.lost[host.name]:
+                elif not self.interrupts and time.monotonic() > self.lost[host.name]:
                     self._bring_back(host)
+            if self.interrupts and self.lost and not finished and not self._can_train():
+                # The others wait for machines that nobody brings back, and cannot save.
+                name = next(iter(self.lost))
+                raise SystemFault(f"{name}: the machine was lost{self._advice()}")
             if self.lost and finished:
                 # The others are through; nobody waits for the lost ones any more.
                 finished |= self.lost.keys()
@@ -163,7 +167,8 @@ class Launcher:
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
         self.board.post_failure(Failure(host.name, None, None, "the machine was lost", time.time()))
-        say(f"{host.name} is lost (exit {code}); trying to bring it back")
+        plan = "" if self.interrupts else "; trying to bring it back"
+        say(f"{host.name} is lost (exit {code}){plan}")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
 
     def _bring_back(self, host: Host) -> None:
@@ -207,9 +212,11 @@ class Launcher:
         if cause and cause.is_mistake:
             raise UserError(str(cause))
         what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"
+        raise SystemFault(f"{what}{self._advice()}")
+
+    def _advice(self) -> str:
         line = self.job.command_line
-        advice = f"\nthe run can go on with: {line}" if line else ""
-        raise SystemFault(f"{what}{advice}")
+        return f"\nthe run can go on with: {line}" if line else ""
 
     def _exit_code(self, host: Host) -> int | None:
         return self.agents[host.name].poll()
