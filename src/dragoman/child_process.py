@@ -6,14 +6,15 @@ import signal
 import sys
 
 AGENT_VARIABLE = "DRAGOMAN_AGENT"  # The process that started this worker.
+PARENT = os.getppid()  # At the start, before anything slow is imported.
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """Let the kernel kill this process when its parent dies; end now if `parent` already has."""
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies; end now if it already has."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent:
+    if os.getppid() != parent:
         os._exit(1)
 
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from torch._C._distributed_c10d import HashStore
 
@@ -15,6 +18,7 @@ from dragoman.child_process import AGENT_VARIABLE
 from dragoman.cluster.board import ADDRESS_VARIABLE, describe_error
 from dragoman.cluster.processes import check_reachable, refuse_namesakes
 from dragoman.errors import Unreachable, UserError
+from support import wait_until
 
 
 @pytest.mark.parametrize(("agent", "code"), [("", 0), ("own", 0), ("1", 1)])
@@ -22,6 +26,45 @@ def test_a_worker_whose_agent_is_gone_ends_before_it_begins(agent: str, code: in
     environment = {**os.environ, AGENT_VARIABLE: str(os.getpid()) if agent == "own" else agent}
     words = [sys.executable, "-m", "dragoman", "--version"]
     assert subprocess.run(words, env=environment).returncode == code
+
+
+def test_a_worker_under_torchrun_ends_even_if_that_died_while_it_started(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from pathlib import Path
+from dragoman.child_process import PARENT
+from dragoman.cluster.processes import join_workers
+from dragoman.config import DistributedSettings
+Path(sys.argv[1]).touch()
+while os.getppid() == PARENT:
+    time.sleep(0.01)
+join_workers(DistributedSettings())
+"""
+    world = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    started = tmp_path / "started"
+    words = shlex.join([sys.executable, "-c", code, str(started)])
+    parent = subprocess.Popen(
+        ["sh", "-c", f"{words} & echo $!; wait"],
+        env={**os.environ, **world},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout
+    worker = psutil.Process(int(parent.stdout.readline()))
+    wait_until(started.exists)
+    parent.kill()
+    parent.wait()
+    _, left = psutil.wait_procs([worker], timeout=20)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+def test_an_agent_whose_launcher_died_before_giving_orders_says_nothing() -> None:
+    words = [sys.executable, "-m", "dragoman.cluster.agent"]
+    ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert not ended.stderr
 
 
 @pytest.mark.parametrize("came", ["", "door"])

@@ -37,7 +37,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError, RendezvousTimeoutError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from dragoman.child_process import AGENT_VARIABLE, die_with_parent
+from dragoman.child_process import AGENT_VARIABLE, PARENT, die_with_parent
 from dragoman.cluster.board import (
     ADDRESS_VARIABLE,
     HEARTBEAT_VARIABLE,
@@ -242,8 +242,11 @@ class Agent(LocalElasticAgent):
 def main() -> None:
     """Run the workers of this machine until the run is over."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    orders = Orders(**json.loads(sys.stdin.readline()))
-    die_with_parent()
+    die_with_parent(PARENT)
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(1)  # The launcher was gone before it could say anything.
+    orders = Orders(**json.loads(line))
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     board = Board(connect(orders.store))
     board.note_up(orders.host)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from dragoman.child_process import die_with_parent
+from dragoman.child_process import PARENT, die_with_parent
 from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_board
 from dragoman.cluster.network import interface_seen_by, route_to
 from dragoman.config import DistributedSettings
@@ -102,7 +102,7 @@ def join_workers(settings: DistributedSettings) -> Workers:
     device = _pick_device(world.local_rank)
     if world.count == 1:
         return Workers(0, 1, device, (host_name(),))
-    die_with_parent()
+    die_with_parent(PARENT)
     # Gradients go over NCCL between GPUs; small messages and CPUs always use Gloo, and so do
     # workers that share a GPU, which NCCL refuses.
     is_shared = world.local_count > max(1, torch.cuda.device_count())
