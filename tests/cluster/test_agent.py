@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,18 +91,27 @@ def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -
     assert watch.killed == [101]
 
 
-# What an agent waits for is made short, and its worker does nothing.
+# An agent whose patience is short, and which says what threads it has left at its end.
 AGENT = """
+import threading
 from datetime import timedelta
 from dragoman.cluster import board
 board.STORE_TIMEOUT = timedelta(seconds=3)
-from dragoman.cluster.agent import main
-main()
+from dragoman.cluster import agent
+handlers, create = [], agent.create_handler
+def create_handler(*arguments):
+    handlers.append(create(*arguments))
+    return handlers[0]
+agent.create_handler = create_handler
+try:
+    agent.main()
+finally:
+    print(*[thread.name for thread in threading.enumerate()])
 """
 
 
 @contextmanager
-def agent_process(store: TCPStore, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+def agent_process(store: TCPStore, folder: Path, **changes: Any) -> Iterator[subprocess.Popen[str]]:
     """An agent of a machine called here, whose only worker has nothing to do."""
     orders = Orders(
         host="here",
@@ -122,7 +132,12 @@ def agent_process(store: TCPStore, **changes: Any) -> Iterator[subprocess.Popen[
         variables={},
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", AGENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
     )
     assert process.stdin
     process.stdin.write(replace(orders, **changes).to_line())
@@ -139,8 +154,10 @@ def store() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(store: Any) -> None:
-    with agent_process(store) as process:
+def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
+    store: Any, tmp_path: Path
+) -> None:
+    with agent_process(store, tmp_path) as process:
         # Another machine, the first by its name, meets this one and says nothing after that.
         endpoint = f"127.0.0.1:{store.port}"
         parameters = RendezvousParameters(
@@ -155,12 +172,31 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(store: Any)
         assert "a machine was lost before the workers started" in process.stderr.read()
 
 
+def test_an_agent_has_stopped_its_thread_when_it_ends(store: Any, tmp_path: Path) -> None:
+    with agent_process(store, tmp_path, max_machines=1) as process:
+        assert process.wait(timeout=60) == 0
+        assert process.stdout
+        assert "RendezvousKeepAlive" not in process.stdout.read()
+
+
+def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
+    store: Any, tmp_path: Path
+) -> None:
+    with agent_process(store, tmp_path, min_machines=2) as process:
+        wait_until(lambda: any(tmp_path.glob("dragoman-agent-*/heartbeats")))
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        process.stdin = None
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("others_met", [False, True])
 def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
-    store: Any, others_met: bool
+    store: Any, tmp_path: Path, others_met: bool
 ) -> None:
     board = Board(store)
-    with agent_process(store, min_machines=2, wait_seconds=3.0) as process:
+    with agent_process(store, tmp_path, min_machines=2, wait_seconds=3.0) as process:
         state = SignedRendezvous(store, "run", bytes.fromhex("00"))
         wait_until(lambda: state.get_state() is not None)
         if others_met:

@@ -8,6 +8,7 @@ agent ends with all its workers.
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -247,7 +248,12 @@ def main() -> None:
     if not line:
         sys.exit(1)  # The launcher was gone before it could say anything.
     orders = Orders(**json.loads(line))
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    with tempfile.TemporaryDirectory(prefix="dragoman-agent-", ignore_cleanup_errors=True) as name:
+        threading.Thread(target=_end_with_launcher, args=(name,), daemon=True).start()
+        sys.exit(_obey(orders, Path(name)))
+
+
+def _obey(orders: Orders, folder: Path) -> int:
     board = Board(connect(orders.store))
     board.note_up(orders.host)
     try:
@@ -255,10 +261,9 @@ def main() -> None:
         route = route_to_others([*orders.peers, launcher], orders.interface)
     except UserError as error:
         board.give_up(describe_error(error, None, None))
-        sys.exit(1)
+        return 1
     say(f"{orders.workers} worker{'s' * (orders.workers > 1)}, {route.interface} {route.address}")
-    with tempfile.TemporaryDirectory(prefix="dragoman-agent-") as folder:
-        sys.exit(_run(orders, board, route.address, route.interface, Path(folder)))
+    return _run(orders, board, route.address, route.interface, folder)
 
 
 def _run(orders: Orders, board: Board, address: str, interface: str, folder: Path) -> int:
@@ -320,14 +325,18 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
             return 1  # The others train, and the launcher brings this machine back to them.
     except RendezvousStateError as error:
         reason = str(error)
+    finally:
+        # Its thread may be the last to let go of the handler, and cannot wait for its own end.
+        handler._stop_heartbeats()
     board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
     return 1
 
 
-def _end_with_launcher() -> None:
+def _end_with_launcher(folder: str) -> None:
     """Wait for standard input to close, then end at once; the workers end with their parent."""
     while sys.stdin.read(1 << 12):
         pass
+    shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
