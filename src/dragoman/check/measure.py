@@ -59,10 +59,7 @@ def measure(config: Config, workers: Workers) -> Findings:
     distributed = replace(config.distributed, sync="gradients", compression="none")
     plain = replace(config, distributed=distributed)
     parts = make_parts(plain, workers)
-    leads = agree(
-        Facts.collect(dump_config(config), parts.corpus.identity, parts.model.parameters()),
-        workers,
-    )
+    leads = agree(Facts.collect(config, parts.corpus.identity, parts.model.parameters()), workers)
     machines = workers.gather_json(vars(describe_here(workers.hosts[workers.rank])))
     links = measure_links(workers, all_pairs(workers), SECONDS_PER_LINK)
     parts.step.begin(choose_rows_per_device(plain, parts, workers), list(range(workers.count)))

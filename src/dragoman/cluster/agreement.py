@@ -4,7 +4,8 @@ import hashlib
 import platform
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import numpy
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from dragoman import __version__
 from dragoman.cluster.processes import Workers
+from dragoman.config import Config
+from dragoman.config_file import flatten
 from dragoman.errors import UserError
 
 MAX_CLOCK_SECONDS = 60.0
@@ -25,38 +28,44 @@ class Facts:
     torch: str
     numpy: str
     python: str
-    config: str
     corpus: str
     parameters: str
+    settings: dict[str, Any]  # By their dotted names.
 
     @staticmethod
-    def collect(config: str, corpus: str, parameters: Iterable[Tensor]) -> "Facts":
-        """Gather this worker's facts; config and weights as checksums."""
+    def collect(config: Config, corpus: str, parameters: Iterable[Tensor]) -> "Facts":
+        """Gather this worker's facts; corpus and weights as checksums."""
         return Facts(
             dragoman=__version__,
             torch=torch.__version__.split("+")[0],
             numpy=numpy.__version__,
             python=".".join(platform.python_version_tuple()[:2]),
-            config=hashlib.sha256(config.encode()).hexdigest()[:12],
             corpus=corpus[:12],
             parameters=checksum(parameters)[:12],
+            settings=flatten(config),
         )
+
+    def by_name(self) -> dict[str, Any]:
+        """Every fact and every setting."""
+        facts = vars(self) | self.settings
+        del facts["settings"]
+        return facts
 
 
 def agree(facts: Facts, workers: Workers) -> list[float]:
     """Refuse differences, naming hosts and values; return each clock's lead over worker 0's."""
     workers.gather([0.0])  # Clocks are read when everyone is there.
     started = time.time()
-    everyone = workers.gather_json([asdict(facts), time.time()])
+    everyone = workers.gather_json([facts.by_name(), time.time()])
     # All answers are taken within one exchange, which bounds the error of the comparison.
     took = time.time() - started
     first = everyone[0][0]
     problems = [
-        f"{workers.hosts[rank]} (worker {rank}) has {name} {theirs[name]}, "
-        f"{workers.hosts[0]} (worker 0) has {first[name]}"
+        f"{workers.hosts[rank]} (worker {rank}) has {name} {theirs.get(name)}, "
+        f"{workers.hosts[0]} (worker 0) has {first.get(name)}"
         for rank, (theirs, _) in enumerate(everyone)
-        for name in first
-        if theirs[name] != first[name]
+        for name in first | theirs
+        if theirs.get(name) != first.get(name)
     ]
     leads = [clock - everyone[0][1] for _, clock in everyone]
     problems += [

@@ -8,7 +8,6 @@ from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.board import PART_OF_TIMEOUT, Life
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import Config
-from dragoman.config_file import dump_config
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.model.transformer import Transformer, count_parameters, load_weights
 from dragoman.runs.checkpoint import OPTIMIZER, WEIGHTS, has_intact, read_state, read_tensors
@@ -65,8 +64,7 @@ class Opening:
             self._load(found, source, model, training_step)
         share_history(run, workers, source, writes)
         self.clock_leads = agree(
-            Facts.collect(dump_config(self.config), self.corpus.identity, model.parameters()),
-            workers,
+            Facts.collect(self.config, self.corpus.identity, model.parameters()), workers
         )
         machines = dict(workers.gather_json([host_name(), describe_machine()]))
         if writes:
