@@ -382,6 +382,35 @@ def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
     assert not (tmp_path / "trapped").exists()
 
 
+def slurm_task(
+    folder: Path, name: str, rank: int, port: str, *overrides: str
+) -> subprocess.Popen[str]:
+    """One of two tasks, as srun would start it."""
+    variables = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank)}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return subprocess.Popen(
+        dragoman_command("train", folder / "config.toml", "--run", folder / name)
+        + [*SMALL, *overrides],
+        env=os.environ | variables,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared: Path) -> None:
+    refused = [
+        slurm_task(prepared, "run", rank, "29514", f"model.dropout=0.{rank + 1}")
+        for rank in range(2)
+    ]
+    errors = "".join(task.communicate(timeout=120)[1] for task in refused)
+    assert {task.returncode for task in refused} == {2}, errors
+    assert re.search(r"\(worker 1\) has model.dropout 0.2, .* \(worker 0\) has 0.1", errors), errors
+    result = run_dragoman(
+        "train", prepared / "config.toml", "--run", prepared / "run", *SMALL, "model.dropout=0.2"
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
     command = ["-m", "dragoman", "train", str(prepared / "config.toml"), "--name"]
     result = subprocess.run(
@@ -391,18 +420,10 @@ def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    workers = []
-    for rank in range(2):
-        variables = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank)}
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
-        workers.append(
-            subprocess.Popen(
-                [sys.executable, *command, str(prepared / "slurm"), *SMALL],
-                env=os.environ | variables,
-                stderr=subprocess.DEVNULL,
-            )
-        )
-    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    tasks = [slurm_task(prepared, "slurm", rank, "29511") for rank in range(2)]
+    for task in tasks:
+        _, errors = task.communicate(timeout=120)
+        assert task.returncode == 0, errors
     assert_same_end(prepared / "torchrun", prepared / "slurm")
 
 

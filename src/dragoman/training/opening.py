@@ -56,6 +56,12 @@ class Opening:
             is_restart = self.life is not None and self.life.number > 0
             patience = PART_OF_TIMEOUT * self.config.distributed.timeout_seconds
             hold(run, at_end, patience if is_restart else 0.0)
+        # Before anything is written: a start that is refused leaves no run behind. Checkpoints are
+        # sent to all, so that weights which are alike now stay so.
+        self.clock_leads = agree(
+            Facts.collect(self.config, self.corpus.identity, model.parameters()), workers
+        )
+        if writes:
             tensors = len(list(model.parameters()))
             open_run(run, self.config, self.corpus, count_parameters(model), tensors)
             found = find_progress(run, warnings.append)
@@ -63,9 +69,6 @@ class Opening:
         if source is not None:
             self._load(found, source, model, training_step)
         share_history(run, workers, source, writes)
-        self.clock_leads = agree(
-            Facts.collect(self.config, self.corpus.identity, model.parameters()), workers
-        )
         machines = dict(workers.gather_json([host_name(), describe_machine()]))
         if writes:
             note_machines(run, machines)
