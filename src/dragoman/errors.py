@@ -11,3 +11,7 @@ class Unreachable(UserError):
 
 class SystemFault(RuntimeError):
     """The machine's fault, such as a full disk or a dead process. Exit code 1."""
+
+
+# What a worker would meet again in its next life.
+MISTAKES = (UserError, PermissionError, NotADirectoryError, FileExistsError)

@@ -27,6 +27,7 @@ from support import (
     refusal,
     run_dragoman,
     wait_until,
+    without_privilege,
 )
 
 pytestmark = pytest.mark.slow
@@ -477,6 +478,20 @@ def test_mistakes_that_workers_find_are_not_worth_another_try(small_text: Path) 
     assert result.returncode == 2, result.stderr
     assert "holds no prepared corpus; run `dragoman prepare` first" in result.stderr
     assert "can go on with" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("closed/run", "Permission denied"), ("config.toml", "File exists")]
+)
+def test_where_no_run_can_be_is_told_in_one_line(prepared: Path, name: str, why: str) -> None:
+    (prepared / "closed").mkdir(mode=0o500)
+    command = dragoman_command("train", prepared / "config.toml", "--run", prepared / name)
+    result = subprocess.run(
+        without_privilege([*command, "--workers", "2", *SMALL]), capture_output=True, text=True
+    )
+    assert result.returncode == 2, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if "2 workers, lo" not in line]
+    assert re.fullmatch(f"dragoman: worker 0 on .*: {prepared / name}: {why}", line)
 
 
 @pytest.mark.parametrize("fragments", [1, 2])

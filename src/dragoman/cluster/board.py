@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dragoman.errors import SystemFault, Unreachable, UserError
+from dragoman.errors import MISTAKES, SystemFault, Unreachable
 
 STORE_VARIABLE = "DRAGOMAN_STORE"
 HEARTBEAT_VARIABLE = "DRAGOMAN_HEARTBEAT"
@@ -194,8 +194,11 @@ def launched_board() -> Board | None:
 
 def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:
     """Turn an exception into a notice."""
-    is_told = isinstance(error, (UserError, SystemFault))
+    is_mistake = isinstance(error, MISTAKES)
+    is_told = is_mistake or isinstance(error, SystemFault)
     text = str(error) if is_told else f"{type(error).__name__}: {error}".splitlines()[0]
+    if is_mistake and isinstance(error, OSError) and error.filename:
+        text = f"{error.filename}: {error.strerror}"
     if is_echo(error):
         text = "lost touch with another worker"
     return Failure(
@@ -206,7 +209,7 @@ def describe_error(error: BaseException, worker: int | None, step: int | None) -
         time=time.time(),
         is_echo=is_echo(error),
         is_final=is_told and not isinstance(error, Unreachable),
-        is_mistake=isinstance(error, UserError),
+        is_mistake=is_mistake,
     )
 
 

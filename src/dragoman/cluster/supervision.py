@@ -22,7 +22,7 @@ from dragoman.cluster.board import (
     launched_board,
 )
 from dragoman.cluster.processes import Workers
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import MISTAKES, SystemFault
 
 SECONDS_BETWEEN_BEATS = 0.25
 SECONDS_BETWEEN_LOOKS = 1.0  # At the board, which is on another machine.
@@ -133,7 +133,7 @@ def supervised() -> Iterator[Supervision]:
         yield supervision
     except BaseException as error:
         supervision.post_failure(error)
-        is_told = is_echo(error) or isinstance(error, (UserError, SystemFault, TimeoutError))
+        is_told = is_echo(error) or isinstance(error, (*MISTAKES, SystemFault, TimeoutError))
         if supervision.is_launched and is_told:
             # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)

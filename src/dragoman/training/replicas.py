@@ -23,9 +23,10 @@ def choose_writers(run: RunFolder, workers: Workers) -> list[int]:
     token = workers.broadcast(uuid.uuid4().hex)
     prefix = f".seen-{token}-"
     mark = run.path / f"{prefix}{workers.rank}"
+    if workers.is_first_on_host:
+        run.path.mkdir(parents=True, exist_ok=True)
     try:
         if workers.is_first_on_host:
-            run.path.mkdir(parents=True, exist_ok=True)
             mark.touch()
         workers.gather([0.0])  # All marks are there before anyone looks,
         ranks = [int(path.name.removeprefix(prefix)) for path in run.path.glob(f"{prefix}*")]
