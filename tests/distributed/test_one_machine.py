@@ -452,6 +452,26 @@ def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, 
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("GLOO_SOCKET_IFNAME", "lo,eth77", "GLOO_SOCKET_IFNAME=lo,eth77: .* has no such interface"),
+        ("MASTER_ADDR", "", "MASTER_ADDR is not set"),
+    ],
+)
+def test_wrong_variables_are_told_in_one_line(
+    prepared: Path, name: str, value: str, line: str
+) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+    variables |= {"MASTER_PORT": "29515", name: value}
+    result = run_dragoman(
+        "train", prepared / "config.toml", *SMALL, env=os.environ | variables, cwd=prepared
+    )
+    assert result.returncode == 2, result.stderr
+    assert re.search(line, result.stderr), result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
     ("options", "line"),
     [
         (["--workers", "0"], "--workers 0: must be at least 1"),
@@ -460,6 +480,7 @@ def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, 
         (["--hosts", "me@a:2"], "write a alone, and `User me` for it in ~/.ssh/config"),
         (["--hosts", "a,a"], "every host may be named once"),
         (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no way to it"),
+        (["--hosts", "192.0.2.1", "distributed.interface=lo"], "'lo' does not lead to 192.0.2.1"),
         (["--workers", "2", "distributed.min_workers=3"], "but there are only 2 workers"),
         (["--workers", "2", "distributed.interface=eth77"], "eth77': .* has no such interface"),
     ],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as distributed
 
-from dragoman.cluster.network import link_speed_mbit, route_to
+from dragoman.cluster.network import link_speed_mbit, route_over
 from dragoman.cluster.processes import Workers
 
 PING_PONGS = 10
@@ -65,7 +65,7 @@ def measure_links(
     if not pairs:
         return []
     # All workers talk through this one, whoever started them.
-    own = route_to("", os.environ["GLOO_SOCKET_IFNAME"].split(",")[0])
+    own = route_over(os.environ["GLOO_SOCKET_IFNAME"].split(",")[0], "GLOO_SOCKET_IFNAME")
     routes = workers.gather_json([own.interface, own.address, link_speed_mbit(own.interface)])
     first_worker = {host: workers.hosts.index(host) for host in workers.hosts}
     links = {}

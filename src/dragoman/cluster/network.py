@@ -21,25 +21,32 @@ class Route:
 
 def route_to(host: str, interface: str = "") -> Route:
     """Find the interface on the way to a host, or check the one asked for."""
-    addresses = _addresses()
     if interface:
-        if interface not in addresses:
-            raise UserError(
-                f"distributed.interface = {interface!r}: {socket.gethostname()} has no such "
-                f"interface with an address; it has {_listed(addresses)}"
-            )
-        return Route(interface, addresses[interface])
+        setting = f"distributed.interface = {interface!r}"
+        route = route_over(interface, setting)
+        if route.address == LOOPBACK and not _is_here(host):
+            raise UserError(f"{setting} does not lead to {host}; {_here()} has {_listed()}")
+        return route
     try:
         # Connecting a datagram socket sends nothing; it only looks up the route.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
             address = probe.getsockname()[0]
     except OSError as error:
-        raise UserError(f"{host}: no way to it from {socket.gethostname()}: {error}") from None
-    if address.startswith("127.") or address == _resolve(host):
-        # A name of this very machine.
-        return Route(next(name for name, own in addresses.items() if own == LOOPBACK), LOOPBACK)
+        raise UserError(f"{host}: no way to it from {_here()}: {error}") from None
+    if _is_here(host):
+        return Route(interface_of(LOOPBACK), LOOPBACK)
     return Route(interface_of(address), address)
+
+
+def route_over(interface: str, setting: str) -> Route:
+    """An interface that a setting names, and its first address, which the engine uses too."""
+    addresses = _addresses().get(interface)
+    if not addresses:
+        raise UserError(
+            f"{setting}: {_here()} has no such interface with an address; it has {_listed()}"
+        )
+    return Route(interface, addresses[0])
 
 
 def route_to_others(hosts: Sequence[str], interface: str = "") -> Route:
@@ -53,7 +60,10 @@ def route_to_others(hosts: Sequence[str], interface: str = "") -> Route:
 
 def interface_of(address: str) -> str:
     """The interface of this machine that has the address."""
-    return {own: name for name, own in _addresses().items()}[address]
+    for name, addresses in _addresses().items():
+        if address in addresses:
+            return name
+    raise UserError(f"{address} is no address of {_here()}; it has {_listed()}")
 
 
 def interface_seen_by(machines: int, master: str) -> str:
@@ -64,7 +74,7 @@ def interface_seen_by(machines: int, master: str) -> str:
         address = _resolve(master)
         if address.startswith("127."):
             raise UserError(
-                f"MASTER_ADDR={master} is {address} on {socket.gethostname()}, which no other "
+                f"MASTER_ADDR={master} is {address} on {_here()}, which no other "
                 "machine reaches; give its address on the network instead"
             )
         return interface_of(address)
@@ -79,22 +89,37 @@ def link_speed_mbit(interface: str) -> int | None:
 
 def interface_speeds() -> dict[str, int | None]:
     """Every interface with an address, but for the loopback, and the speed it claims."""
-    return {name: link_speed_mbit(name) for name, own in _addresses().items() if own != LOOPBACK}
-
-
-def _addresses() -> dict[str, str]:
-    """IPv4 address of every interface that has one."""
     return {
-        name: entry.address
-        for name, entries in psutil.net_if_addrs().items()
-        for entry in entries
-        if entry.family == socket.AF_INET
+        name: link_speed_mbit(name) for name, own in _addresses().items() if LOOPBACK not in own
     }
 
 
+def _addresses() -> dict[str, list[str]]:
+    """IPv4 addresses of every interface that has any."""
+    addresses = {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+    return {name: own for name, own in addresses.items() if own}
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name or address is one of this very machine."""
+    address = _resolve(host)
+    return address.startswith("127.") or any(address in own for own in _addresses().values())
+
+
 def _resolve(host: str) -> str:
-    return socket.gethostbyname(host)
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise UserError(f"{host}: no way to it from {_here()}: {error}") from None
 
 
-def _listed(addresses: dict[str, str]) -> str:
-    return ", ".join(f"{name} ({address})" for name, address in addresses.items()) or "none"
+def _here() -> str:
+    return socket.gethostname()
+
+
+def _listed() -> str:
+    each = (f"{name} ({', '.join(own)})" for name, own in _addresses().items())
+    return ", ".join(each) or "none"

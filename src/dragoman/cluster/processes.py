@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dragoman.child_process import PARENT, die_with_parent
 from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_board
-from dragoman.cluster.network import interface_seen_by, route_to
+from dragoman.cluster.network import interface_seen_by, route_over, route_to
 from dragoman.config import DistributedSettings
 from dragoman.errors import Unreachable, UserError
 
@@ -160,14 +160,17 @@ def _refuse_launcher_settings(settings: DistributedSettings) -> None:
 def _choose_interface(asked: str) -> None:
     """Under torchrun or Slurm: use the interface asked for, or the one on the way to the master."""
     master = os.environ.get("MASTER_ADDR")
-    if master is None:
+    if not master:
         raise UserError("MASTER_ADDR is not set: export it in the batch file (docs/distributed)")
     if asked:
         interface = route_to(master, asked).interface
         os.environ |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    elif given := os.environ.get("GLOO_SOCKET_IFNAME"):
+        for name in given.split(","):
+            route_over(name, f"GLOO_SOCKET_IFNAME={given}")
     else:
         machines = int(os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("SLURM_NNODES") or 1)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_seen_by(machines, master))
+        os.environ["GLOO_SOCKET_IFNAME"] = interface_seen_by(machines, master)
 
 
 @dataclass(frozen=True)
