@@ -32,6 +32,7 @@ from dragoman.corpus.store import (
     PairWriter,
     Shuffler,
     find_damage,
+    identity_of,
     pack_lines,
     read_manifest,
 )
@@ -248,7 +249,7 @@ def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict
     return {
         "format": FORMAT,
         "dragoman": __version__,
-        "identity": hash_bytes(json.dumps(files, sort_keys=True).encode()).hexdigest(),
+        "identity": identity_of(files),
         "languages": {
             "source": config.corpus.source_language,
             "target": config.corpus.target_language,
