@@ -101,6 +101,8 @@ def _expand(pattern: str, name: str) -> list[Path]:
             raise UserError(f"{name}: no such file: {pattern}")
         if path.is_dir():
             raise UserError(f"{name}: {pattern} is a folder; name a file or a pattern such as *.gz")
+        if not path.is_file():
+            raise UserError(f"{name}: {pattern} is a pipe or a device; write the text to a file")
         return [path]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 (the pattern may be absolute)
     paths = [Path(match) for match in sorted(matches) if Path(match).is_file()]
