@@ -423,3 +423,26 @@ size = 4_000
     rows = pack(corpus.train, row_tokens=128, begin=1)
     assert rows.pairs == len(corpus.train)
     assert rows.target_tokens / rows.target.size > 0.95
+
+
+def test_every_file_is_on_the_disk_before_the_manifest_names_it(
+    small_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, manifests = set(), []
+    fsync, replace = os.fsync, Path.replace
+
+    def note_flush(descriptor: int) -> None:
+        flushed.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def note_manifest(path: Path, target: Path) -> Path:
+        if target.name == "manifest.json":
+            (data,) = target.parent.glob("corpus-*")
+            needed = [path, target.parent, data, *data.iterdir()]
+            manifests.append([path.name for path in needed if path.stat().st_ino not in flushed])
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(Path, "replace", note_manifest)
+    prepared(small_text)
+    assert manifests == [[]]

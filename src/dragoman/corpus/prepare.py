@@ -204,6 +204,7 @@ def _publish(folder: Path, building: Path, manifest: dict[str, Any]) -> None:
         shutil.rmtree(data, ignore_errors=True)
     flush_folder(building)
     building.rename(data)
+    flush_folder(folder)  # Before the manifest that names it.
     manifest["data"] = data.name
     _write_manifest(folder, manifest)
     _remove_leftovers(folder)
@@ -292,12 +293,13 @@ def _make_vocabulary(
     paths = [folder / name for name in names]
     if given:
         for origin, path in zip(given, paths, strict=True):
-            shutil.copyfile(origin, path)
+            write_whole(path, origin.read_bytes())
         return paths
     sides = [[text.source, text.target]] if settings.joint else [[text.source], [text.target]]
     for path, files in zip(paths, sides, strict=True):
         say(f"training {settings.size:,} subwords")
-        path.write_bytes(train_subwords(sample_pass(text, files, settings.sample_pairs), settings))
+        sample = sample_pass(text, files, settings.sample_pairs)
+        write_whole(path, train_subwords(sample, settings))
     return paths
 
 
