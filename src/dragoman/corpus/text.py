@@ -125,7 +125,7 @@ def read_chunks(files: TextFiles, lines: int) -> Iterator[RawChunk]:
                 for stream, path in zip(streams, files.paths, strict=True)
             ]
             if first_line == 1:
-                sides = [_without_byte_order_mark(side) for side in sides]
+                sides = [without_byte_order_mark(side) for side in sides]
             if files.target is None:
                 sides = _split_tabs(sides[0], files.source, first_line)
             source, target = sides
@@ -188,7 +188,8 @@ def _take(stream: Iterable[bytes], lines: int, path: Path) -> list[bytes]:
         raise UserError(f"{path}: cannot be unpacked ({error}); is the file whole?") from None
 
 
-def _without_byte_order_mark(lines: list[bytes]) -> list[bytes]:
+def without_byte_order_mark(lines: list[bytes]) -> list[bytes]:
+    """The first lines of a text, without the mark that some programs put before them."""
     return [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]] if lines else lines
 
 
