@@ -29,11 +29,12 @@ docs: .venv/installed
 
 # Pins what a fresh environment resolves to. torch comes first and exactly, so that nothing
 # pulls another build; the local tag (+cpu) is dropped, so that GPU machines get theirs.
+# --all: before Python 3.12, pip leaves setuptools out, which builds this project.
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet torch==2.13.0
 	build/lock/bin/pip install --quiet --editable '.[dev]'
-	build/lock/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
+	build/lock/bin/pip freeze --all --exclude pip --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 
 clean:
 	rm -rf .venv build demo .mypy_cache .ruff_cache .pytest_cache

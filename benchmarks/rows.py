@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from dragoman.corpus.rows import Position, RowStream
-from dragoman.corpus.store import PairWriter, PreparedCorpus
+from dragoman.corpus.store import PairWriter, PreparedCorpus, identity_of
 
 STEPS = 400
 
@@ -64,6 +64,7 @@ def grow(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
     manifest["files"] = {
         path.name: {"bytes": path.stat().st_size} for path in (folder / "data").iterdir()
     }
+    manifest["identity"] = identity_of(manifest["files"])
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

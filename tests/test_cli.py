@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,15 @@ def test_prepare_needs_a_process(
     code, errors = refusal(capsys, "prepare", small_text / "config.toml", "--processes", processes)
     assert code == 2
     assert errors == f"dragoman: --processes {processes}: must be at least 1\n"
+
+
+def test_processes_that_would_take_all_memory_are_refused(
+    small_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, errors = refusal(capsys, "prepare", small_text / "config.toml", "--processes", "100000")
+    assert code == 2
+    most = 4 * len(os.sched_getaffinity(0))
+    assert errors == f"dragoman: --processes 100000: must be at most {most}, 4 for each core\n"
 
 
 def test_the_demo_leaves_text_of_others_alone(dragoman: Dragoman, tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ def test_all_problems_are_reported_at_once(config_path: Path) -> None:
         ("batches.rows_per_device=some", 'must be a whole number or "auto", not "some"'),
         ("vocabulary=3", "override 'vocabulary=3': write section.setting=value"),
         ("cleaning.max_length_ratio=nan", "max_length_ratio must be a finite number, not nan"),
+        ("cleaning.max_length_ratio=0", "cleaning.max_length_ratio must be at least 1, not 0"),
+        ("cleaning.max_tokens=0", "cleaning.max_tokens must be at least 2, not 0"),
         ("schedule.scale=inf", "schedule.scale must be a finite number, not inf"),
         ("translation.beam=100_000", "translation.beam must be at most 1,000"),
         ('vocabulary.source_model="x"', "vocabulary.source_model needs joint = false"),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dragoman.inference.commands import TrainedChoice
     from dragoman.training.stopping import Stop
 
+PROCESSES_PER_CORE = 4  # More than one is no faster; many more take all memory.
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with one of EXIT_CODES."""
@@ -61,8 +63,15 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
-    if arguments.processes is not None and arguments.processes < 1:
-        raise UserError(f"--processes {arguments.processes}: must be at least 1")
+    if arguments.processes is not None:
+        most = PROCESSES_PER_CORE * len(os.sched_getaffinity(0))
+        if arguments.processes < 1:
+            raise UserError(f"--processes {arguments.processes}: must be at least 1")
+        if arguments.processes > most:
+            raise UserError(
+                f"--processes {arguments.processes}: must be at most {most}, "
+                f"{PROCESSES_PER_CORE} for each core"
+            )
 
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize

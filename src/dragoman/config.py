@@ -95,7 +95,9 @@ class VocabularySettings:
     """Subwords by sentencepiece, with byte fallback: any text survives a round trip."""
 
     kind: Literal["bpe", "unigram"] = setting("bpe", "How subwords are found.")
-    size: int = setting(32_768, "Subwords, 256 bytes and 3 marks included.", minimum=270)
+    size: int = setting(
+        32_768, "Subwords, 256 bytes and 3 marks included.", minimum=270, maximum=1_000_000
+    )
     joint: bool = setting(True, "One vocabulary for both languages, with tied embeddings.")
     sample_pairs: int = setting(
         500_000, "The vocabulary is trained on at most this many pairs.", minimum=1

@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 import re
+import sys
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -160,9 +161,17 @@ class _Reader:
         if checked is None:
             return self._wrong(name, value, describe_type(hint))
         self._check_range(name, checked, metadata)
-        if metadata.get("is_path") and checked:
-            checked = str(self.base / Path(checked).expanduser())
-        return checked
+        return self._path(name, checked) if metadata.get("is_path") and checked else checked
+
+    def _path(self, name: str, value: str) -> str:
+        """Where a path leads that is relative to the config, or to somebody's home."""
+        if "\0" in value:
+            self._wrong(name, value, "a path without null characters")
+        try:
+            return str(self.base / Path(value).expanduser())
+        except RuntimeError:
+            self.problems.append(f"{name}: no such user's home: {_toml(value)}")
+            return value
 
     def _wrong(self, name: str, value: Any, wanted: str) -> None:
         self.problems.append(f"{name} must be {wanted}, not {_toml(value)}")
@@ -175,9 +184,9 @@ class _Reader:
             return
         minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
         if minimum is not None and not value >= minimum:
-            self.problems.append(f"{name} must be at least {minimum:,g}, not {value:,g}")
+            self.problems.append(f"{name} must be at least {minimum:,.15g}, not {value:,.15g}")
         if maximum is not None and not value <= maximum:
-            self.problems.append(f"{name} must be at most {maximum:,g}, not {value:,g}")
+            self.problems.append(f"{name} must be at most {maximum:,.15g}, not {value:,.15g}")
 
 
 def describe_type(hint: Any) -> str:
@@ -202,7 +211,7 @@ def _scalar(hint: Any, value: Any) -> Any:
         fitting = (_scalar(option, value) for option in arguments if option is not type(None))
         return next((fit for fit in fitting if fit is not None), None)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) <= sys.float_info.max else math.inf
     return value if type(value) is hint else None
 
 

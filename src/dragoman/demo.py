@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dragoman.config_file import load_config
 from dragoman.console import say
 from dragoman.errors import UserError
-from dragoman.files import write_whole
+from dragoman.files import flush_folder, write_whole
 
 if TYPE_CHECKING:
     from dragoman.inference.commands import Evaluated
@@ -24,7 +24,6 @@ SENTENCES_SHOWN = 10
 def run_demo(folder: Path) -> "Stop":
     """Make the corpus, train a small model on it, and show what it has learnt, if it got there."""
     from dragoman.cluster.launch import Host
-    from dragoman.corpus.demo import write_demo
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
     from dragoman.inference.commands import TrainedChoice, evaluate_run
@@ -32,12 +31,7 @@ def run_demo(folder: Path) -> "Stop":
     from dragoman.training.start import train_on
     from dragoman.training.stopping import Stop
 
-    config_path = folder / "demo.toml"
-    if not config_path.exists():
-        if (folder / "text").exists():
-            raise UserError(f"{folder / 'text'} is there already: choose another --folder")
-        write_demo(folder / "text")
-        write_whole(config_path, files("dragoman.corpus").joinpath("demo.toml").read_bytes())
+    config_path = write_text_and_config(folder)
     say(f"A small corpus of English and German text is in {folder}/text.\n")
     config = load_config(config_path)
     print(summarize(prepare(config)), flush=True)
@@ -63,6 +57,24 @@ What to try next:
   {dragoman} settings    # all there is to set"""
     )
     return stop
+
+
+def write_text_and_config(folder: Path) -> Path:
+    """Put the text and the config there unless they are; a kill leaves no half of the text."""
+    from dragoman.corpus.demo import write_demo
+
+    config_path, text, aside = folder / "demo.toml", folder / "text", folder / ".text"
+    if not config_path.exists():
+        if text.exists():
+            raise UserError(f"{text} is there already: choose another --folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(config_path, files("dragoman.corpus").joinpath("demo.toml").read_bytes())
+    if not text.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        write_demo(aside)
+        aside.rename(text)
+        flush_folder(folder)
+    return config_path
 
 
 def _installed(program: str) -> str:

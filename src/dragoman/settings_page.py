@@ -65,7 +65,7 @@ def _row(item: Field[Any], hint: Any) -> str:
     if "Literal" in str(hint):
         notes.append(f"{describe_type(hint)}.".capitalize())
     limits = [
-        f"{word} {metadata[bound]:,g}"
+        f"{word} {metadata[bound]:,.15g}"
         for bound, word in (("minimum", "at least"), ("maximum", "at most"))
         if metadata[bound] is not None
     ]

@@ -7,6 +7,9 @@ from babel.numbers import format_currency, format_decimal
 
 from dragoman.corpus import demo
 from dragoman.corpus.demo import DemoCorpus, SentencePair, Slot
+from dragoman.demo import write_text_and_config
+from dragoman.errors import UserError
+from dragoman.files import write_whole
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +177,33 @@ def test_the_files_hold_the_corpus_line_by_line(tmp_path: Path, corpus: DemoCorp
             content = (tmp_path / "text" / f"{name}.{suffix}").read_bytes()
             assert content.decode() == "\n".join(lines) + "\n"
     assert len(list((tmp_path / "text").iterdir())) == 6
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_a_kill_at_any_moment_leaves_no_half_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    monkeypatch.setattr(demo, "generate", lambda: DemoCorpus(*[(SentencePair("a", "b"),)] * 3))
+    written: list[Path] = []
+
+    def write_until_killed(path: Path, content: bytes) -> None:
+        if len(written) == writes:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_whole(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "write_whole", write_until_killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_text_and_config(tmp_path)
+    assert write_text_and_config(tmp_path) == tmp_path / "demo.toml"
+    names = {f"{name}.{side}" for name in ("train", "validation", "test") for side in ("en", "de")}
+    assert {path.name for path in (tmp_path / "text").iterdir()} == names
+    assert {path.name for path in tmp_path.iterdir()} == {"demo.toml", "text"}
+
+
+def test_the_text_of_others_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    with pytest.raises(UserError, match="text is there already: choose another --folder"):
+        write_text_and_config(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]

@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import re
 import shutil
@@ -209,42 +210,6 @@ def test_second_run_does_nothing_and_changes_rebuild(small_text: Path, dragoman:
     assert len(list((small_text / "prepared").glob("corpus-*"))) == 1
 
 
-def test_a_corpus_cut_short_is_refused_then_repaired(small_text: Path) -> None:
-    corpus = prepared(small_text)
-    data = corpus.folder / corpus.manifest["data"]
-    with open(data / "train.target.tokens", "r+b") as file:
-        file.truncate(100)
-    with pytest.raises(UserError, match=r"train\.target\.tokens has 100 bytes, not .*; run `dr"):
-        PreparedCorpus(corpus.folder)
-    assert prepared(small_text).identity == corpus.identity
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("train.source.tokens", PreparedCorpus.check_contents),
-        ("train.target.offsets", PreparedCorpus.check_contents),
-        ("subwords.model", PreparedCorpus.subwords),
-        ("test.test.target.txt", lambda corpus: corpus.evaluation_sets("test")),
-    ],
-)
-def test_a_flipped_bit_is_refused_then_repaired(
-    small_text: Path, name: str, read: Callable[[PreparedCorpus], object]
-) -> None:
-    corpus = prepared(small_text)
-    flip(corpus.folder / corpus.manifest["data"] / name)
-    with pytest.raises(UserError, match=f"the checksum of {name} does not match; run `dragoman pr"):
-        read(PreparedCorpus(corpus.folder))
-    assert prepared(small_text).identity == corpus.identity
-    read(PreparedCorpus(corpus.folder))
-
-
 def _cut_target(folder: Path) -> None:
     write_lines(folder / "train.de", ["nur eine"])
 
@@ -275,6 +240,11 @@ def _no_tab(folder: Path) -> None:
     write_lines(folder / "all.tsv", ["one\teins", "two zwei"])
 
 
+def _long_words(folder: Path) -> None:
+    for side in ("en", "de"):
+        write_lines(folder / f"train.{side}", ["a" * 70_000])
+
+
 def _nothing(folder: Path) -> None:
     pass
 
@@ -303,6 +273,23 @@ BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
         r"train\.en is not a sentencepiece model",
     ),
     (
+        "empty model",
+        lambda f: (f / "empty").touch(),
+        ["vocabulary.model='empty'", "vocabulary.size=32768"],
+        r"empty is empty; name a sentencepiece model",
+    ),
+    ("huge", _nothing, ["vocabulary.size=3000000000"], r"at most 1,000,000, not 3,000,000,000$"),
+    ("ratio", _nothing, [f"cleaning.max_length_ratio={10**400}"], r"must be a finite number"),
+    ("words", _long_words, [], r"does not suit this text: no line of it is shorter than 65,535"),
+    (
+        "pipe",
+        lambda f: os.mkfifo(f / "pipe"),
+        ["corpus.train=[{tsv='pipe'}]"],
+        r"corpus\.train\[0\]\.tsv: .*pipe is a pipe or a device; write",
+    ),
+    ("null", _nothing, ['corpus.folder="a\\u0000"'], r"corpus\.folder must be a path without null"),
+    ("home", _nothing, ["corpus.folder='~nobody-here/x'"], r"corpus\.folder: no such user's home"),
+    (
         "tokens",
         _nothing,
         ["cleaning.max_tokens=2"],
@@ -327,7 +314,8 @@ def test_bad_input_is_one_clear_line(
     line: str,
 ) -> None:
     damage(small_text)
-    result = dragoman("prepare", small_text / "config.toml", "--processes", "1", *overrides)
+    words = ["prepare", small_text / "config.toml", "--processes", "1", *overrides]
+    result = dragoman(*words, timeout=60)
     assert result.returncode == 2, result.stderr
     errors = [text for text in result.stderr.splitlines() if text.startswith("dragoman: ")]
     assert len(errors) == 1, result.stderr
@@ -435,3 +423,26 @@ size = 4_000
     rows = pack(corpus.train, row_tokens=128, begin=1)
     assert rows.pairs == len(corpus.train)
     assert rows.target_tokens / rows.target.size > 0.95
+
+
+def test_every_file_is_on_the_disk_before_the_manifest_names_it(
+    small_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, manifests = set(), []
+    fsync, replace = os.fsync, Path.replace
+
+    def note_flush(descriptor: int) -> None:
+        flushed.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def note_manifest(path: Path, target: Path) -> Path:
+        if target.name == "manifest.json":
+            (data,) = target.parent.glob("corpus-*")
+            needed = [path, target.parent, data, *data.iterdir()]
+            manifests.append([path.name for path in needed if path.stat().st_ino not in flushed])
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_flush)
+    monkeypatch.setattr(Path, "replace", note_manifest)
+    prepared(small_text)
+    assert manifests == [[]]

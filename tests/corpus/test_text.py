@@ -1,5 +1,6 @@
 import gzip
 import lzma
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -8,7 +9,14 @@ import pytest
 import zstandard
 
 from dragoman.config import ParallelText
-from dragoman.corpus.text import TextFiles, decode, normalize, read_chunks, resolve_files
+from dragoman.corpus.text import (
+    PACKED_BYTES_AT_ONCE,
+    TextFiles,
+    decode,
+    normalize,
+    read_chunks,
+    resolve_files,
+)
 from dragoman.errors import UserError
 
 
@@ -104,7 +112,7 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
 
 def test_a_frame_may_end_where_a_block_that_is_read_ends(tmp_path: Path) -> None:
     packed = zstandard.ZstdCompressor().compress
-    block = 1 << 20
+    block = PACKED_BYTES_AT_ONCE
     noise = Random(1).randbytes(block).replace(b"\n", b" ")
     frame = packed(noise[: block - (len(packed(noise)) - block)])
     files = TextFiles(tmp_path / "a.en.zst", tmp_path / "a.de.zst")
@@ -113,6 +121,18 @@ def test_a_frame_may_end_where_a_block_that_is_read_ends(tmp_path: Path) -> None
     assert len(frame) == block
     (chunk,) = read_chunks(files, 10)
     assert chunk.source[1:] == chunk.target[1:] == [b"one\n"]
+
+
+def test_text_that_packs_well_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv.zst"
+    pack(path, b"one\teins\n" * 20_000_000)
+    tracemalloc.start()
+    try:
+        assert len(next(read_chunks(TextFiles(path, None), 1_000)).source) == 1_000
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100e6
 
 
 def test_invalid_utf8_names_file_line_and_column() -> None:

@@ -17,6 +17,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.errors import UserError
 from dragoman.inference import commands
 from dragoman.inference.load import choose_checkpoints
+from dragoman.inference.translate import Translator
 from dragoman.model.precision import choose_precision, refuse_impossible
 from dragoman.runs.checkpoint import Checkpoint, Scores, checkpoint_name, prune, write_checkpoint
 from dragoman.runs.folder import RunFolder
@@ -103,6 +104,20 @@ def test_text_that_is_not_utf8_is_translated_and_named(
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
     main(["translate", str(run)])
     assert "1 lines are not UTF-8, first line 2: convert the text" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_not_translated(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def note(_: Translator, lines: list[str], *__: object) -> list[object]:
+        seen.append(lines)
+        return []
+
+    monkeypatch.setattr(Translator, "translate", note)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfone\ntwo\n")))
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+    main(["translate", str(run)])
+    assert seen == [["one", "two"]]
 
 
 def test_a_broken_vocabulary_is_named(

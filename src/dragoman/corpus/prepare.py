@@ -32,6 +32,7 @@ from dragoman.corpus.store import (
     PairWriter,
     Shuffler,
     find_damage,
+    identity_of,
     pack_lines,
     read_manifest,
 )
@@ -203,6 +204,7 @@ def _publish(folder: Path, building: Path, manifest: dict[str, Any]) -> None:
         shutil.rmtree(data, ignore_errors=True)
     flush_folder(building)
     building.rename(data)
+    flush_folder(folder)  # Before the manifest that names it.
     manifest["data"] = data.name
     _write_manifest(folder, manifest)
     _remove_leftovers(folder)
@@ -248,7 +250,7 @@ def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict
     return {
         "format": FORMAT,
         "dragoman": __version__,
-        "identity": hash_bytes(json.dumps(files, sort_keys=True).encode()).hexdigest(),
+        "identity": identity_of(files),
         "languages": {
             "source": config.corpus.source_language,
             "target": config.corpus.target_language,
@@ -291,12 +293,13 @@ def _make_vocabulary(
     paths = [folder / name for name in names]
     if given:
         for origin, path in zip(given, paths, strict=True):
-            shutil.copyfile(origin, path)
+            write_whole(path, origin.read_bytes())
         return paths
     sides = [[text.source, text.target]] if settings.joint else [[text.source], [text.target]]
     for path, files in zip(paths, sides, strict=True):
         say(f"training {settings.size:,} subwords")
-        path.write_bytes(train_subwords(sample_pass(text, files, settings.sample_pairs), settings))
+        sample = sample_pass(text, files, settings.sample_pairs)
+        write_whole(path, train_subwords(sample, settings))
     return paths
 
 

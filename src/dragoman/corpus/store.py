@@ -1,8 +1,9 @@
 """Memory-mapped token ids, and the manifest that vouches for them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256 as hash_bytes
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,27 @@ from dragoman.files import find_file_damage, flush_to_disk
 FORMAT = 1
 MANIFEST = "manifest.json"
 SIDES = ("source", "target")
+MANIFEST_SHAPE = {
+    "data": str,
+    "identity": str,
+    "fingerprint": str,
+    "languages": dict.fromkeys(SIDES, str),
+    "settings": {
+        "corpus": {
+            **{"source_language": str, "target_language": str, "seed": int},
+            **{"train": list, "validation": dict, "test": dict},
+        },
+        "cleaning": dict,
+        "vocabulary": dict,
+    },
+    "pairs": {"raw": int, "prepared": int},
+    "filters": dict,
+    "bytes": {side: {"raw": int, "cleaned": int, "prepared": int} for side in SIDES},
+    "tokens": dict.fromkeys(SIDES, int),
+    "vocabulary": {"files": list, "sizes": list, "dtype": str},
+    "sets": {"validation": dict, "test": dict},
+    "files": dict,
+}
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 Offsets = NDArray[np.int64]
@@ -107,7 +129,7 @@ class PreparedCorpus:
 
     def _refuse_damage(self, damage: str | None) -> None:
         if damage:
-            raise UserError(f"{self._data} is damaged: {damage}; run `dragoman prepare` again")
+            raise _damaged(self._data, damage)
 
     @property
     def identity(self) -> str:
@@ -164,14 +186,36 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{folder} holds no prepared corpus; run `dragoman prepare` first"
         ) from None
-    except ValueError:
-        raise UserError(f"{path} is damaged; run `dragoman prepare` again") from None
+    except (ValueError, RecursionError):
+        raise _damaged(path, "not JSON") from None
     if manifest.get("format") != FORMAT:
         raise UserError(
             f"{path} has format {manifest.get('format')}, this Dragoman reads {FORMAT}; "
             "run `dragoman prepare` again"
         )
+    for name in _misshapen(manifest, MANIFEST_SHAPE):
+        raise _damaged(path, f"no {name}")
+    if identity_of(manifest["files"]) != manifest["identity"]:
+        raise _damaged(path, "identity is not that of files")
     return manifest
+
+
+def _damaged(path: Path, damage: str) -> UserError:
+    return UserError(f"{path} is damaged: {damage}; run `dragoman prepare` again")
+
+
+def _misshapen(value: Any, shape: Any, name: str = "") -> Iterator[str]:
+    """Names of entries that are missing or of another kind."""
+    if not isinstance(value, dict if isinstance(shape, dict) else shape):
+        yield name
+    elif isinstance(shape, dict):
+        for key, inner in shape.items():
+            yield from _misshapen(value.get(key), inner, f"{name}.{key}".lstrip("."))
+
+
+def identity_of(files: dict[str, Any]) -> str:
+    """Checksum of all files of a corpus, from their sizes and checksums."""
+    return hash_bytes(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def find_damage(folder: Path, manifest: dict[str, Any], *, contents: bool) -> str | None:

@@ -15,6 +15,7 @@ from dragoman.errors import UserError
 BLANK_MARK, STAND_IN = "\u2581", "\ufdd0"
 
 TRAINING_THREADS = 8
+LONGEST_LINE = 65_535  # Characters; over a longer word sentencepiece's trainer ends the process.
 
 
 class Subwords:
@@ -43,12 +44,12 @@ class Subwords:
 def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> bytes:
     """Train a vocabulary on normalised lines and return the model's bytes."""
     model = io.BytesIO()
-    plain = (line.decode().rstrip("\n").replace(BLANK_MARK, STAND_IN) for line in sample)
+    lines = (line.decode().rstrip("\n").replace(BLANK_MARK, STAND_IN) for line in sample)
     try:
         sentencepiece.SentencePieceTrainer.train(
             # No file name and a fixed number of threads: both end up in the model's bytes,
             # which must not depend on the machine.
-            sentence_iterator=plain,
+            sentence_iterator=(line for line in lines if len(line) <= LONGEST_LINE),
             num_threads=TRAINING_THREADS,
             model_writer=model,
             model_type=settings.kind,
@@ -72,11 +73,13 @@ def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> byt
 
 def load_subwords(path: Path, name: str) -> bytes:
     """Read an existing sentencepiece model and check that it can close a sentence."""
+    if not path.is_file():
+        raise UserError(f"{name}: no such file: {path}")
+    model = path.read_bytes()
+    if not model:
+        raise UserError(f"{name}: {path} is empty; name a sentencepiece model")
     try:
-        model = path.read_bytes()
         subwords = Subwords(model)
-    except FileNotFoundError:
-        raise UserError(f"{name}: no such file: {path}") from None
     except RuntimeError:
         raise UserError(f"{name}: {path} is not a sentencepiece model") from None
     if subwords.end < 0:
@@ -90,4 +93,6 @@ def _reason(message: str) -> str:
         return f"it must be at most {match[1]}"
     if match := re.search(r"\d+ vs (\d+)", message):
         return f"it must be at least {match[1]}"
+    if "sentences_.empty()" in message:
+        return f"no line of it is shorter than {LONGEST_LINE:,} characters"
     return message.rsplit("] ", 1)[-1]

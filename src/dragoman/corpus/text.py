@@ -2,6 +2,7 @@
 
 import glob
 import gzip
+import io
 import lzma
 import unicodedata
 import zlib
@@ -10,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -18,6 +19,7 @@ from dragoman.config import ParallelText
 from dragoman.errors import UserError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+PACKED_BYTES_AT_ONCE = 1 << 12  # Of zstandard, which can make ten thousand bytes of one.
 UNPACKING_ERRORS = (
     *(EOFError, gzip.BadGzipFile, zlib.error),
     *(lzma.LZMAError, zstandard.ZstdError),
@@ -101,6 +103,8 @@ def _expand(pattern: str, name: str) -> list[Path]:
             raise UserError(f"{name}: no such file: {pattern}")
         if path.is_dir():
             raise UserError(f"{name}: {pattern} is a folder; name a file or a pattern such as *.gz")
+        if not path.is_file():
+            raise UserError(f"{name}: {pattern} is a pipe or a device; write the text to a file")
         return [path]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 (the pattern may be absolute)
     paths = [Path(match) for match in sorted(matches) if Path(match).is_file()]
@@ -121,7 +125,7 @@ def read_chunks(files: TextFiles, lines: int) -> Iterator[RawChunk]:
                 for stream, path in zip(streams, files.paths, strict=True)
             ]
             if first_line == 1:
-                sides = [_without_byte_order_mark(side) for side in sides]
+                sides = [without_byte_order_mark(side) for side in sides]
             if files.target is None:
                 sides = _split_tabs(sides[0], files.source, first_line)
             source, target = sides
@@ -141,28 +145,40 @@ def _unpack(stream: BinaryIO, path: Path) -> Iterable[bytes]:
         case ".xz":
             return lzma.open(stream)
         case ".zst":
-            return _zstandard_lines(stream)
+            return io.BufferedReader(ZstandardFrames(stream))
         case _:
             return stream
 
 
-def _zstandard_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines of one or more frames; zstandard's own reader takes a cut file for a whole one."""
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    rest = b""
-    while block := stream.read(1 << 20):
-        text = b""
-        while block:
-            if frame.eof:
-                frame = zstandard.ZstdDecompressor().decompressobj()
-            text += frame.decompress(block)
-            block = frame.unused_data
-        *lines, rest = (rest + text).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-    if not frame.eof:
-        raise zstandard.ZstdError("the last frame is incomplete")
-    if rest:
-        yield rest
+class ZstandardFrames(io.RawIOBase):
+    """The text of one or more frames; zstandard's own reader takes a cut file for a whole one."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._block = b""
+        self._text = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Give the next bytes; 0 at the end."""
+        while not self._text:
+            block = self._block or self._packed.read(PACKED_BYTES_AT_ONCE)
+            if not block and not self._frame.eof:
+                raise zstandard.ZstdError("the last frame is incomplete")
+            if not block:
+                return 0
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._text = memoryview(self._frame.decompress(block))
+            self._block = self._frame.unused_data
+        count = min(len(buffer), len(self._text))
+        buffer[:count] = self._text[:count]
+        self._text = self._text[count:]
+        return count
 
 
 def _take(stream: Iterable[bytes], lines: int, path: Path) -> list[bytes]:
@@ -172,7 +188,8 @@ def _take(stream: Iterable[bytes], lines: int, path: Path) -> list[bytes]:
         raise UserError(f"{path}: cannot be unpacked ({error}); is the file whole?") from None
 
 
-def _without_byte_order_mark(lines: list[bytes]) -> list[bytes]:
+def without_byte_order_mark(lines: list[bytes]) -> list[bytes]:
+    """The first lines of a text, without the mark that some programs put before them."""
     return [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]] if lines else lines
 
 

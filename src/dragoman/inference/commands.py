@@ -14,7 +14,7 @@ from dragoman.cluster.processes import Workers
 from dragoman.config import LARGEST_BEAM, LARGEST_PATIENCE, Precision, TranslationSettings
 from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
-from dragoman.corpus.text import TextFiles, normalize, read_pairs
+from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
 from dragoman.files import write_whole
 from dragoman.inference.evaluate import (
@@ -71,7 +71,7 @@ def _translate_input(
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
     while lines := [line for _, line in zip(range(LINES_AT_ONCE), sys.stdin.buffer, strict=False)]:
-        text = _decode(lines, first)
+        text = _decode(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
         for translations in translator.translate(text, settings, n_best):
             for translation in translations:

@@ -1,0 +1,22 @@
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def test_the_lock_pins_all_that_builds_runs_and_tests_the_project() -> None:
+    lines = (PROJECT / "requirements.lock").read_text().splitlines()
+    pinned = {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    project = settings["project"]
+    needed = [
+        *settings["build-system"]["requires"],
+        *project["dependencies"],
+        *(line for group in project["optional-dependencies"].values() for line in group),
+    ]
+    for requirement in map(Requirement, needed):
+        if requirement.name != project["name"]:
+            assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
