@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
 from dragoman.child_process import die_with_agent
+from dragoman.cluster.world import told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
 from dragoman.console import say
@@ -80,13 +81,13 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    config = load_config(arguments.config, arguments.overrides)
-    if not has_end(config.training):
-        raise UserError(
-            f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
-        )
-
-    hosts = _hosts(arguments, config)
+    with told_once_per_machine():
+        config = load_config(arguments.config, arguments.overrides)
+        if not has_end(config.training):
+            raise UserError(
+                f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
+            )
+        hosts = _hosts(arguments, config)
 
     from dragoman.training.start import train, train_on
 
@@ -103,8 +104,9 @@ def _end(stop: "Stop | None") -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    config = load_config(arguments.config, arguments.overrides)
-    hosts = _hosts(arguments, config)
+    with told_once_per_machine():
+        config = load_config(arguments.config, arguments.overrides)
+        hosts = _hosts(arguments, config)
 
     from dragoman.check.measure import check, check_on
     from dragoman.check.page import page

@@ -333,6 +333,29 @@ def test_cut_link_is_waited_for_then_the_run_stops_whole(net: Network, prepared:
     assert final_tensors(run)
 
 
+def test_machine_joins_again_when_its_link_is_mended(net: Network, prepared: Path) -> None:
+    first, second = net.machines
+    settings = [*SMALL, *LONG, "distributed.min_workers=1", "distributed.timeout_seconds=6"]
+    # One for the loss of the machine; its return is none.
+    settings += ["distributed.max_restarts=1"]
+    with training(net, prepared / "config.toml", *settings) as process:
+        run = run_on(net, first)
+        wait_until(lambda: has_step(run, 10))
+        second.cut()
+        wait_until(lambda: bool(metrics(run, "lost")))
+        second.mend()
+        wait_until(lambda: bool(metrics(run, "joined")) or process.poll() is not None, 120)
+        assert process.poll() is None, end_of(net, process)
+        together = metrics(run, "joined")[-1]["step"]
+        wait_until(lambda: has_step(run_on(net, second), together + 20))
+        reasons = [line["reason"] for line in metrics(run, "restart")]
+        process.send_signal(signal.SIGINT)
+        output = end_of(net, process)
+    assert process.returncode == 4, output
+    assert reasons == ["hostB was lost", "hostB joined"]
+    assert "Exception ignored" not in output
+
+
 def test_machines_that_differ_are_refused_by_name(net: Network, prepared: Path) -> None:
     _, second = net.machines
     other = prepared / "other"

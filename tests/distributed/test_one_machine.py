@@ -412,6 +412,45 @@ def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    ("mistakes", "line"),
+    [
+        (["distributed.port=29517"] * 2, "distributed.port is for --workers and --hosts"),
+        (["corpus.folder=nowhere"] * 2, "nowhere holds no prepared corpus"),
+        (["corpus.folder=prepared", "corpus.folder=nowhere"], "nowhere holds no prepared corpus"),
+        (["training.steps=9"] * 2, "is not empty and holds no run"),  # Only the writer looks.
+        (["training.steps=x"] * 2, "training.steps"),
+    ],
+)
+def test_a_mistake_is_told_once_without_a_launcher_too(
+    prepared: Path, mistakes: list[str], line: str
+) -> None:
+    (prepared / "run").mkdir()
+    (prepared / "run" / "diary").touch()
+    tasks = [
+        slurm_task(prepared, "run", rank, "29516", mistake) for rank, mistake in enumerate(mistakes)
+    ]
+    errors = "".join(task.communicate(timeout=120)[1] for task in tasks)
+    assert errors.count(line) == 1, errors
+    assert "Traceback" not in errors
+    assert 2 in {task.returncode for task in tasks} <= {1, 2}
+
+
+def test_the_echo_of_a_killed_worker_is_one_line_without_a_launcher(prepared: Path) -> None:
+    first, second = (slurm_task(prepared, "run", rank, "29518", *LONG) for rank in range(2))
+    with first, second:
+        try:
+            wait_until(lambda: has_step(prepared / "run", 3))
+            second.kill()
+            _, errors = first.communicate(timeout=120)
+        finally:
+            first.kill()
+            second.kill()
+    assert first.returncode == 1
+    assert "dragoman: lost touch with another worker; look for what it said" in errors
+    assert "Traceback" not in errors
+
+
 def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
     command = ["-m", "dragoman", "train", str(prepared / "config.toml"), "--name"]
     result = subprocess.run(

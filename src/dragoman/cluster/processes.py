@@ -18,6 +18,7 @@ from torch import Tensor
 from dragoman.child_process import PARENT, die_with_parent
 from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_board
 from dragoman.cluster.network import interface_seen_by, route_over, route_to
+from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import DistributedSettings
 from dragoman.errors import Unreachable, UserError
 
@@ -98,7 +99,7 @@ class Workers:
 
 def join_workers(settings: DistributedSettings) -> Workers:
     """Join the world this process was started in, or stand alone."""
-    world = _world()
+    world = read_world()
     device = _pick_device(world.local_rank)
     if world.count == 1:
         return Workers(0, 1, device, (host_name(),))
@@ -116,8 +117,9 @@ def join_workers(settings: DistributedSettings) -> Workers:
             backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout
         )
     else:
-        _refuse_launcher_settings(settings)
-        _choose_interface(settings.interface)
+        with told_once_per_machine():
+            _refuse_launcher_settings(settings)
+            _choose_interface(settings.interface)
         distributed.init_process_group(
             backend, rank=world.rank, world_size=world.count, timeout=timeout
         )
@@ -171,31 +173,6 @@ def _choose_interface(asked: str) -> None:
     else:
         machines = int(os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("SLURM_NNODES") or 1)
         os.environ["GLOO_SOCKET_IFNAME"] = interface_seen_by(machines, master)
-
-
-@dataclass(frozen=True)
-class _World:
-    rank: int
-    count: int
-    local_rank: int
-    local_count: int  # On this machine.
-
-
-def _world() -> _World:
-    """Read this process's place from torchrun's variables, or Slurm's."""
-    for rank, count, *local in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    ):
-        if count in os.environ and rank in os.environ:
-            local_rank, local_count = (os.environ.get(name) for name in local)
-            return _World(
-                int(os.environ[rank]),
-                int(os.environ[count]),
-                int(local_rank or 0),
-                int(local_count or 1),
-            )
-    return _World(0, 1, 0, 1)
 
 
 def check_reachable(local_rank: int, store: Any, timeout: timedelta) -> None:

@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as distributed
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import _get_default_store
 
 from dragoman.cluster.board import (
     HEARTBEAT_VARIABLE,
@@ -22,10 +25,12 @@ from dragoman.cluster.board import (
     launched_board,
 )
 from dragoman.cluster.processes import Workers
+from dragoman.cluster.world import World, read_world
 from dragoman.errors import MISTAKES, SystemFault
 
 SECONDS_BETWEEN_BEATS = 0.25
 SECONDS_BETWEEN_LOOKS = 1.0  # At the board, which is on another machine.
+SECONDS_TO_ASK = timedelta(seconds=2)  # Whether another worker has told what ends this one.
 BEAT_BYTES = 64  # Every beat takes the place of the one before.
 
 
@@ -128,7 +133,8 @@ class Supervision:
 @contextmanager
 def supervised() -> Iterator[Supervision]:
     """Work under supervision, if there is a launcher; it hears why a worker fails."""
-    supervision = Supervision(int(os.environ.get("RANK", "0")))
+    world = read_world()
+    supervision = Supervision(world.rank)
     try:
         yield supervision
     except BaseException as error:
@@ -137,6 +143,30 @@ def supervised() -> Iterator[Supervision]:
         if supervision.is_launched and is_told:
             # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)
+        if world.count > 1 and distributed.is_initialized():
+            _leave_if_told(error, world)
         raise
     finally:
         supervision.end()
+
+
+def _leave_if_told(error: BaseException, world: World) -> None:
+    """Under torchrun or Slurm: let one worker tell what many meet, and no echo have a traceback."""
+    store = PrefixStore("dragoman", _get_default_store())
+    if is_echo(error):
+        with suppress(RuntimeError):
+            if store.check(["told"]):
+                sys.exit(1)
+        raise SystemFault("lost touch with another worker; look for what it said") from None
+    if not isinstance(error, (*MISTAKES, SystemFault)):
+        return
+    with suppress(RuntimeError):
+        is_first = store.compare_set("told", "", str(world.rank)) == str(world.rank).encode()
+        store.set(f"left/{world.rank}", "")
+        if world.rank == 0:
+            # The store may end with this process: let others ask who have met the same.
+            places = [f"left/{rank}" for rank in range(world.count)]
+            with suppress(distributed.DistStoreError):
+                store.wait(places, SECONDS_TO_ASK)
+        if not is_first:
+            sys.exit(1 if isinstance(error, SystemFault) else 2)
