@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
 from dragoman.cluster.board import Board, Failure
-from dragoman.cluster.signed_rendezvous import SignedRendezvous
+from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
 from support import wait_until
 
 SILENT = 8.1  # Seconds; more than an agent's patience with the timeout below.
@@ -98,11 +96,11 @@ from datetime import timedelta
 from dragoman.cluster import board
 board.STORE_TIMEOUT = timedelta(seconds=3)
 from dragoman.cluster import agent
-handlers, create = [], agent.create_handler
-def create_handler(*arguments):
-    handlers.append(create(*arguments))
+handlers, make = [], agent.make_handler
+def make_handler(*arguments):
+    handlers.append(make(*arguments))
     return handlers[0]
-agent.create_handler = create_handler
+agent.make_handler = make_handler
 try:
     agent.main()
 finally:
@@ -159,12 +157,8 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
 ) -> None:
     with agent_process(store, tmp_path) as process:
         # Another machine, the first by its name, meets this one and says nothing after that.
-        endpoint = f"127.0.0.1:{store.port}"
-        parameters = RendezvousParameters(
-            "c10d", endpoint, "run", 2, 2, local_addr="0", keep_alive_interval=1
-        )
         backend = SignedRendezvous(store, "run", bytes.fromhex("00"))
-        other = create_handler(store, backend, parameters)
+        other = make_handler(backend, store, "run", "0", (2, 2), 60.0)
         assert other.next_rendezvous().rank == 0
         other._stop_heartbeats()
         assert process.wait(timeout=60) == 0

@@ -34,9 +34,7 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError, RendezvousTimeoutError
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from dragoman.child_process import AGENT_VARIABLE, PARENT, die_with_parent
 from dragoman.cluster.board import (
@@ -52,12 +50,10 @@ from dragoman.cluster.board import (
     first_cause,
 )
 from dragoman.cluster.network import route_to_others
-from dragoman.cluster.signed_rendezvous import SignedRendezvous
+from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
 from dragoman.console import say
 from dragoman.errors import UserError
 
-# How quickly a machine that is gone is noticed, and how long to wait for a last one to come.
-KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 3, 3
 SHUTDOWN_SECONDS = 10
 # What a worker may take to its first heartbeat, for importing from a slow disk.
 STARTING_SECONDS = 60.0
@@ -170,8 +166,7 @@ class Agent(LocalElasticAgent):
 
     def _is_join(self, worker_group: WorkerGroup) -> bool:
         """Whether workers failed only because others left them to meet a machine that joins."""
-        failures = self._board.failures(self._board.failures_before_rendezvous())
-        of_workers = [one for one in failures if one.worker is not None]
+        of_workers = [one for one in self._board.failures_of_life() if one.worker is not None]
         if not of_workers or not all(one.is_echo for one in of_workers):
             return False
         deadline = time.monotonic() + SECONDS_TO_HEAR_OF_JOINS
@@ -183,8 +178,9 @@ class Agent(LocalElasticAgent):
 
     def _cause(self) -> Failure:
         """Why the workers of this life failed."""
-        failures = self._board.failures(self._board.failures_before_rendezvous())
-        return first_cause(failures) or self._failure(None, None, "the workers ended")
+        return first_cause(self._board.failures_of_life()) or self._failure(
+            None, None, "the workers ended"
+        )
 
     def _kill_hung_workers(self, worker_group: WorkerGroup, now: float) -> None:
         """A worker whose heart has stopped (its process stands still) is killed by name."""
@@ -282,22 +278,10 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         "NCCL_SOCKET_IFNAME": interface,
     }
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=orders.store,
-        run_id=orders.run_id,
-        min_nodes=orders.min_machines,
-        max_nodes=orders.max_machines,
-        local_addr=address,
-        is_host=False,
-        join_timeout=int(orders.wait_seconds),
-        last_call_timeout=LAST_CALL_SECONDS,
-        keep_alive_interval=KEEP_ALIVE_SECONDS,
-        keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
-    )
     store = connect(orders.store)
     backend = SignedRendezvous(store, orders.run_id, bytes.fromhex(orders.secret))
-    handler = create_handler(store, backend, parameters)
+    machines = orders.min_machines, orders.max_machines
+    handler = make_handler(backend, store, orders.run_id, address, machines, orders.wait_seconds)
     spec = WorkerSpec(
         role="worker",
         local_world_size=orders.workers,

@@ -119,6 +119,10 @@ class Board:
         """How often machines have met to begin a life."""
         return int(self._store.add("meetings", 0))
 
+    def failures_of_life(self) -> list[Failure]:
+        """The failures since the machines last met."""
+        return self.failures(self.failures_before_rendezvous())
+
     def failures_before_rendezvous(self) -> int:
         """How many failures earlier lives had."""
         return int(self._store.get("rendezvous")) if self._store.check(["rendezvous"]) else 0
