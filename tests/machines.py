@@ -179,6 +179,37 @@ def wait_for_ssh(net: Network) -> None:
             raise AssertionError(f"{machine.name} does not answer")
 
 
+@contextmanager
+def training(
+    net: Network, config: Path, *overrides: str, hosts: str = "hostA:1,hostB:1"
+) -> Iterator[subprocess.Popen[str]]:
+    """A run launched from the desk; its folder is private to each machine."""
+    run = net.folder / "private" / "run"
+    with open(net.folder / "output", "w") as output:
+        process = subprocess.Popen(
+            net.dragoman("train", config, "--run", run, "--hosts", hosts, *overrides),
+            env=net.environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def end_of(net: Network, process: subprocess.Popen[str], seconds: float = 120.0) -> str:
+    """Wait for a run to end and return all it said."""
+    process.wait(timeout=seconds)
+    return (net.folder / "output").read_text()
+
+
+def run_on(net: Network, machine: Machine) -> Path:
+    return machine.see(net.folder / "private" / "run")
+
+
 def _connect(tag: str, namespace: str, index: int, address: str, addresses: dict[str, str]) -> None:
     hosts = Path(f"/etc/netns/{namespace}/hosts")
     hosts.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,103 @@
+"""Several workers end like one, and like themselves after a fault."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from launched import LONG, has_restarted, train, training, worker_processes
+from support import assert_same_end, has_step, metrics, wait_until
+
+pytestmark = pytest.mark.slow
+
+NO_DROPOUT = ["model.dropout=0.0", "model.attention_dropout=0.0", "model.relu_dropout=0.0"]
+
+
+def test_losses_agree_for_any_number_of_workers_and_compression(prepared: Path) -> None:
+    histories = []
+    for workers in (1, 2, 3):
+        result = train(prepared, f"run{workers}", workers, *NO_DROPOUT, "training.steps=50")
+        assert result.returncode == 0, result.stderr
+        histories.append(metrics(prepared / f"run{workers}", "train"))
+    assert [len(history) for history in histories] == [50] * 3
+    for alone, *shared in zip(*histories, strict=True):
+        for other in shared:
+            assert other["loss"] == pytest.approx(alone["loss"], rel=2e-5)
+            assert other["gradient_norm"] == pytest.approx(alone["gradient_norm"], rel=1e-3)
+            assert other["target_tokens"] == alone["target_tokens"]
+    evaluations = [metrics(prepared / f"run{workers}", "eval") for workers in (1, 2, 3)]
+    for alone, *shared in zip(*evaluations, strict=True):
+        for other in shared:
+            assert other["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+            assert other["pairs"] == alone["pairs"] == 20
+            assert other["bleu"] == pytest.approx(alone["bleu"], abs=5.0)
+    for history, workers in zip(histories[1:], (2, 3), strict=True):
+        assert {line["slowest"]["worker"] for line in history} <= set(range(workers))
+    for compression in ("bf16", "fp16", "powersgd"):
+        settings = [*NO_DROPOUT, "training.steps=50", f"distributed.compression={compression}"]
+        result = train(prepared, compression, 2, *settings)
+        assert result.returncode == 0, result.stderr
+        packed = metrics(prepared / compression, "train")
+        tolerance = 0.15 if compression == "powersgd" else 0.02
+        assert packed[-1]["loss"] == pytest.approx(histories[0][-1]["loss"], rel=tolerance)
+        assert packed[-1]["loss"] != histories[1][-1]["loss"], "nothing was compressed"
+
+
+def test_three_kills_end_like_the_undisturbed_run(prepared: Path) -> None:
+    steps = "training.steps=120"
+    assert train(prepared, "whole", 2, steps).returncode == 0
+    run = prepared / "run"
+    with training(prepared, steps) as process:
+        for count, (victim, step) in enumerate(((1, 20), (0, 50), (1, 80)), start=1):
+            wait_until(partial(has_step, run, step))
+            worker_processes(process)[victim].kill()
+            wait_until(partial(has_restarted, run, count))
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert_same_end(prepared / "whole", run)
+    restarts = metrics(run, "restart")
+    assert [line["reason"].split(":")[-1] for line in restarts] == [" killed by SIGKILL"] * 3
+    assert [line["reason"].split(" ")[1] for line in restarts] == ["1", "0", "1"]
+    counted = {}
+    for line in metrics(run, "train"):
+        assert line.get("repeated", False) == (line["step"] in counted)
+        counted[line["step"]] = line
+    assert sorted(counted) == list(range(1, 121))
+
+
+def test_nan_in_one_worker_makes_all_skip_together(prepared: Path, fault_folder: Path) -> None:
+    fault = {"FAULT": "1,9,nan", "PYTHONPATH": str(fault_folder)}
+    settings = [*LONG, "training.max_skipped_steps=3"]
+    with training(prepared, *settings, environment=fault) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "no finite gradient in 3 steps in a row, up to step 11" in errors
+    skipped = {line["step"] for line in metrics(prepared / "run", "train") if "skipped" in line}
+    assert skipped == {9, 10, 11}
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_local_steps_resume_and_restart_exactly(
+    prepared: Path, fault_folder: Path, fragments: int
+) -> None:
+    local = ["distributed.sync=local", "distributed.local_steps=3", "distributed.compression=bf16"]
+    local += [f"distributed.local_fragments={fragments}", "evaluation.every_steps=12"]
+    result = train(prepared, "whole", 2, *local)
+    assert result.returncode == 0, result.stderr
+    train(prepared, "run", 2, *local, "training.steps=12")
+    fault = {"FAULT": "1,15,exception", "PYTHONPATH": str(fault_folder)}
+    with training(prepared, *local, "distributed.max_restarts=0", environment=fault) as process:
+        assert process.wait(timeout=120) == 1
+    train(prepared, "run", 2, *local)
+    assert_same_end(prepared / "run", prepared / "whole")
+
+
+def test_local_steps_learn_what_steps_together_learn(prepared: Path) -> None:
+    ends = {}
+    for name, local in (("together", []), ("alone", ["distributed.sync=local"])):
+        settings = [*local, "training.steps=60", "evaluation.every_steps=60"]
+        settings += ["distributed.local_steps=4"] if local else []
+        result = train(prepared, name, 2, *NO_DROPOUT, *settings)
+        assert result.returncode == 0, result.stderr
+        ends[name] = metrics(prepared / name, "eval")[-1]["loss"]
+    assert ends["alone"] == pytest.approx(ends["together"], abs=0.15)

@@ -1,0 +1,141 @@
+"""Workers that torchrun or Slurm starts."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launched import LONG
+from support import SMALL, assert_same_end, dragoman_command, has_step, run_dragoman, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def slurm_task(
+    folder: Path, name: str, rank: int, port: str, *overrides: str
+) -> subprocess.Popen[str]:
+    """One of two tasks, as srun would start it."""
+    variables = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank)}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return subprocess.Popen(
+        dragoman_command("train", folder / "config.toml", "--run", folder / name)
+        + [*SMALL, *overrides],
+        env=os.environ | variables,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared: Path) -> None:
+    refused = [
+        slurm_task(prepared, "run", rank, "29514", f"model.dropout=0.{rank + 1}")
+        for rank in range(2)
+    ]
+    errors = "".join(task.communicate(timeout=120)[1] for task in refused)
+    assert {task.returncode for task in refused} == {2}, errors
+    assert re.search(r"\(worker 1\) has model.dropout 0.2, .* \(worker 0\) has 0.1", errors), errors
+    result = run_dragoman(
+        "train", prepared / "config.toml", "--run", prepared / "run", *SMALL, "model.dropout=0.2"
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "line"),
+    [
+        (["distributed.port=29517"] * 2, "distributed.port is for --workers and --hosts"),
+        (["corpus.folder=nowhere"] * 2, "nowhere holds no prepared corpus"),
+        (["corpus.folder=prepared", "corpus.folder=nowhere"], "nowhere holds no prepared corpus"),
+        (["training.steps=9"] * 2, "is not empty and holds no run"),  # Only the writer looks.
+        (["training.steps=x"] * 2, "training.steps"),
+    ],
+)
+def test_a_mistake_is_told_once_without_a_launcher_too(
+    prepared: Path, mistakes: list[str], line: str
+) -> None:
+    (prepared / "run").mkdir()
+    (prepared / "run" / "diary").touch()
+    tasks = [
+        slurm_task(prepared, "run", rank, "29516", mistake) for rank, mistake in enumerate(mistakes)
+    ]
+    errors = "".join(task.communicate(timeout=120)[1] for task in tasks)
+    assert errors.count(line) == 1, errors
+    assert "Traceback" not in errors
+    assert 2 in {task.returncode for task in tasks} <= {1, 2}
+
+
+def test_the_echo_of_a_killed_worker_is_one_line_without_a_launcher(prepared: Path) -> None:
+    first, second = (slurm_task(prepared, "run", rank, "29518", *LONG) for rank in range(2))
+    with first, second:
+        try:
+            wait_until(lambda: has_step(prepared / "run", 3))
+            second.kill()
+            _, errors = first.communicate(timeout=120)
+        finally:
+            first.kill()
+            second.kill()
+    assert first.returncode == 1
+    assert "dragoman: lost touch with another worker; look for what it said" in errors
+    assert "Traceback" not in errors
+
+
+def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
+    command = ["-m", "dragoman", "train", str(prepared / "config.toml"), "--name"]
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+        + ["--rdzv-endpoint=127.0.0.1:0", *command, str(prepared / "torchrun"), *SMALL],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    tasks = [slurm_task(prepared, "slurm", rank, "29511") for rank in range(2)]
+    for task in tasks:
+        _, errors = task.communicate(timeout=120)
+        assert task.returncode == 0, errors
+    assert_same_end(prepared / "torchrun", prepared / "slurm")
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("interface=eth77", "eth77': .* has no such interface"),
+        ("port=29512", "distributed.port is for --workers and --hosts"),
+        ("min_workers=1", "distributed.min_workers is for --workers and --hosts"),
+        ("wait_seconds=60", "distributed.wait_seconds is for --workers and --hosts"),
+        ("max_restarts=3", "distributed.max_restarts is for --workers and --hosts"),
+    ],
+)
+def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, line: str) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+    settings = [*SMALL, f"distributed.{setting}", "distributed.timeout_seconds=5"]
+    result = run_dragoman(
+        "train",
+        prepared / "config.toml",
+        *settings,
+        env=os.environ | variables | {"MASTER_PORT": "29513"},
+    )
+    assert result.returncode == 2, result.stderr
+    assert re.search(line, result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("GLOO_SOCKET_IFNAME", "lo,eth77", "GLOO_SOCKET_IFNAME=lo,eth77: .* has no such interface"),
+        ("MASTER_ADDR", "", "MASTER_ADDR is not set"),
+    ],
+)
+def test_wrong_variables_are_told_in_one_line(
+    prepared: Path, name: str, value: str, line: str
+) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+    variables |= {"MASTER_PORT": "29515", name: value}
+    result = run_dragoman(
+        "train", prepared / "config.toml", *SMALL, env=os.environ | variables, cwd=prepared
+    )
+    assert result.returncode == 2, result.stderr
+    assert re.search(line, result.stderr), result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,54 @@
+"""Runs of several workers on this machine, started by the launcher."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from support import SMALL, dragoman_command, metrics, run_dragoman
+
+LONG = ["training.steps=100_000", "evaluation.every_steps=100_000"]
+
+
+def train(
+    folder: Path, name: str, workers: int, *overrides: str
+) -> subprocess.CompletedProcess[str]:
+    target = ("--run", folder / name, "--workers", str(workers))
+    return run_dragoman("train", folder / "config.toml", *target, *SMALL, *overrides)
+
+
+@contextmanager
+def training(
+    folder: Path, *overrides: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A run in the background; none of its processes outlives the block."""
+    process = subprocess.Popen(
+        dragoman_command("train", folder / "config.toml", "--run", folder / "run")
+        + ["--workers", "2", *SMALL, *overrides],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | (environment or {}),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def worker_processes(launcher: subprocess.Popen[Any]) -> list[psutil.Process]:
+    """The workers, by rank on this machine."""
+    found = [
+        process
+        for process in psutil.Process(launcher.pid).children(recursive=True)
+        if "train" in process.cmdline() and "LOCAL_RANK" in process.environ()
+    ]
+    return sorted(found, key=lambda process: int(process.environ()["LOCAL_RANK"]))
+
+
+def has_restarted(run: Path, count: int) -> bool:
+    return len(metrics(run, "restart")) >= count
