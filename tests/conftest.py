@@ -69,5 +69,10 @@ def prepared(small_text: Path) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: most mistakes show within a minute."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Fast tests first: most mistakes show within a minute. Then the demo, the longest file."""
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("slow") is not None,
+            "end_to_end" not in item.path.parts,
+        )
+    )
