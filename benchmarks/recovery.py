@@ -19,13 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
+from launched import LONG
 from machines import Machine, Network, network, shell, wait_for_ssh
 from support import SMALL, has_step, metrics, number_pairs, wait_until, write_lines
 
 TIMEOUT_SECONDS = 10
 WORKER, AGENT = b"train", b"dragoman.cluster.agent"
-SETTINGS = [*SMALL, "training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
-SETTINGS += [f"distributed.timeout_seconds={TIMEOUT_SECONDS}", "distributed.min_workers=1"]
+SETTINGS = [*SMALL, *LONG, "distributed.min_workers=1"]
+SETTINGS += [f"distributed.timeout_seconds={TIMEOUT_SECONDS}"]
 CONFIG = """
 [corpus]
 folder = "prepared"
@@ -93,24 +94,26 @@ def measure(net: Network, config: Path) -> None:
 def seconds_to_recover(run: Path, cause: Callable[[], None], workers: int) -> float:
     start = time.time()
     cause()
+    restart = wait_for(run, "restart", start, workers)
+    step = wait_for(run, "train", restart, workers)
+    time.sleep(3)  # Some steps of the new life, so that the next fault meets a running one.
+    return step - start
 
-    def first(kind: str, since: float) -> float | None:
-        """When the run, with so many workers, wrote its first line of a kind after a time."""
-        times = (
+
+def wait_for(run: Path, kind: str, since: float, workers: int) -> float:
+    """When the run, with so many workers, writes its first line of a kind after a time."""
+    times: list[float] = []
+
+    def look() -> bool:
+        times[:] = (
             line["time"]
             for line in metrics(run, kind)
             if line["time"] > since and line.get("workers", workers) == workers
         )
-        return next(times, None)
+        return bool(times)
 
-    wait_until(lambda: first("restart", start) is not None, seconds=180)
-    restart = first("restart", start)
-    assert restart
-    wait_until(lambda: first("train", restart) is not None)
-    step = first("train", restart)
-    assert step
-    time.sleep(3)  # Some steps of the new life, so that the next fault meets a running one.
-    return step - start
+    wait_until(look, seconds=180)
+    return times[0]
 
 
 def kill(machine: Machine, what: bytes, number: signal.Signals = signal.SIGKILL) -> None:

@@ -11,7 +11,7 @@ import psutil
 
 from support import SMALL, dragoman_command, metrics, run_dragoman
 
-LONG = ["training.steps=100_000", "evaluation.every_steps=100_000"]
+LONG = ["training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
 
 
 def train(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from launched import LONG
 from machines import Machine, network, wait_for_ssh
 from support import SMALL, has_step, metrics, wait_until
 
@@ -15,8 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 SETTINGS = [
     *SMALL,
-    "training.steps=1_000_000",
-    "evaluation.every_steps=1_000_000",
+    *LONG,
     "checkpoints.every_steps=8",
     "distributed.sync=local",
     "distributed.local_steps=4",

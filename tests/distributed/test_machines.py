@@ -11,12 +11,11 @@ import pytest
 
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
+from launched import LONG
 from machines import Network, end_of, run_on, training, wait_for_ssh
 from support import SMALL, final_tensors, has_step, metrics, number_pairs, wait_until, write_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
-
-LONG = ["training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
 
 
 def test_launched_from_a_machine_that_takes_part(net: Network, prepared: Path) -> None:

@@ -3,7 +3,8 @@
 import errno
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,25 @@ def listed(folder: Path) -> list[int]:
 
 def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
+
+
+@contextmanager
+def failing_to_put_in_place(
+    monkeypatch: pytest.MonkeyPatch, step: int, error: BaseException
+) -> Iterator[None]:
+    """Let the block fail when a step's checkpoint is written and about to get its name."""
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name == f".step-{step:08d}":
+            raise error
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(type(error)) as caught:
+            yield
+        assert caught.value is error
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut_short])
@@ -93,17 +113,8 @@ def test_a_kill_while_a_step_is_saved_again_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 100)
-    rename = Path.rename
-
-    def die_before_the_new_one_is_in_place(path: Path, target: Path) -> Path:
-        if target.name == "step-00000100":
-            raise KeyboardInterrupt
-        return rename(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", die_before_the_new_one_is_in_place)
-        with pytest.raises(KeyboardInterrupt):
-            save(tmp_path, 100, 2.0)
+    with failing_to_put_in_place(monkeypatch, 100, KeyboardInterrupt()):
+        save(tmp_path, 100, 2.0)
     assert not (tmp_path / "step-00000100").exists()
     mend_index(tmp_path, lambda _: None)
     entry = find_intact(tmp_path, pytest.fail)
@@ -117,17 +128,9 @@ def test_a_disk_fault_while_a_step_is_saved_again_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 100)
-    rename = Path.rename
-
-    def refuse_the_new_one(path: Path, target: Path) -> Path:
-        if path.name == ".step-00000100":
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return rename(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", refuse_the_new_one)
-        with pytest.raises(OSError, match="No space"):
-            save(tmp_path, 100, 2.0)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with failing_to_put_in_place(monkeypatch, 100, full):
+        save(tmp_path, 100, 2.0)
     save(tmp_path, 200)
     prune(tmp_path, CheckpointSettings())
     mend_index(tmp_path, lambda _: None)

@@ -69,6 +69,12 @@ def autocorrelation(values: Floats) -> float:
     return float(centred[1:] @ centred[:-1]) / square
 
 
+def effective_points(points: int, correlation: float, fewest: float) -> float:
+    """As many independent points as say what these do, whose neighbours vary together."""
+    together = min(max(correlation, 0.0), 0.99)
+    return max(fewest, points * (1 - together) / (1 + together))
+
+
 def trend(x: Floats, y: Floats, coverage: float = COVERAGE) -> Trend:
     """Fit a line; neighbours that vary together count for fewer points (Santer et al. 2000)."""
     points = len(x)
@@ -85,7 +91,7 @@ def trend(x: Floats, y: Floats, coverage: float = COVERAGE) -> Trend:
     likely = correlation + 2 / points
     likely += 4 * max(likely, 0.0) / points
     inflated = min(max(likely, 0.0), 0.99) if residuals.any() else 0.0
-    effective = max(4.0, points * (1 - inflated) / (1 + inflated))
+    effective = effective_points(points, inflated, fewest=4.0)
     square_sum = float(residuals @ residuals)
     half = student_t(effective - 3, coverage) * math.sqrt(square_sum / (effective - 3) / square)
     return Trend(
@@ -107,8 +113,7 @@ def lowest_mean(values: Floats) -> float:
     """The low end of the 95% interval of a mean; minus infinity for a single value."""
     if len(values) < 2:
         return -math.inf
-    together = min(max(autocorrelation(values), 0.0), 0.99)
-    effective = max(2.0, len(values) * (1 - together) / (1 + together))
+    effective = effective_points(len(values), autocorrelation(values), fewest=2.0)
     half = student_t(effective - 1, COVERAGE) * float(values.std(ddof=1)) / math.sqrt(effective)
     return float(values.mean()) - half
 
@@ -119,8 +124,7 @@ def correlate(x: Floats, y: Floats) -> Correlation | None:
     if points < 4 or np.ptp(x) <= 1e-12 * abs(x).max() or np.ptp(y) <= 1e-12 * abs(y).max():
         return None
     value = float(np.clip(np.corrcoef(x, y)[0, 1], -1.0, 1.0))
-    product = min(max(autocorrelation(x) * autocorrelation(y), 0.0), 0.99)
-    effective = max(4.0, points * (1 - product) / (1 + product))
+    effective = effective_points(points, autocorrelation(x) * autocorrelation(y), fewest=4.0)
     limited = min(max(value, -1 + 1e-12), 1 - 1e-12)
     half = NORMAL_975 / math.sqrt(effective - 3)
     low, high = (math.tanh(math.atanh(limited) + sign * half) for sign in (-1, 1))

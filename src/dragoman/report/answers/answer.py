@@ -36,8 +36,6 @@ class Answer:
 
 
 SEE_WHAT_IS_MISSING = "See what is missing, at the top of the report."
-
-
 HISTORY_IS_LOST = "The history of the run is lost, and with it all evaluations."
 
 
