@@ -6,6 +6,7 @@ import os
 # this process and others; and tests run beside each other on few cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,26 @@ def europarl() -> Path:
 @pytest.fixture
 def small_text(tmp_path: Path) -> Path:
     """A folder with train, validation and test text and a config for it."""
-    folder = tmp_path / "small"
+    return write_small_text(tmp_path / "small")
+
+
+@pytest.fixture(scope="session")
+def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from dragoman.config_file import load_config
+    from dragoman.corpus.prepare import prepare
+
+    folder = write_small_text(tmp_path_factory.mktemp("once") / "small")
+    prepare(load_config(folder / "config.toml", SMALL), processes=1)
+    return folder
+
+
+@pytest.fixture
+def prepared(prepared_once: Path, tmp_path: Path) -> Path:
+    """The small text, prepared for the small model: a copy of one's own."""
+    return Path(shutil.copytree(prepared_once, tmp_path / "small"))
+
+
+def write_small_text(folder: Path) -> Path:
     folder.mkdir()
     for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
         source, target = number_pairs(first, count)
@@ -56,16 +76,6 @@ steps = 20
 """
     )
     return folder
-
-
-@pytest.fixture
-def prepared(small_text: Path) -> Path:
-    """The small text, prepared for the small model."""
-    from dragoman.config_file import load_config
-    from dragoman.corpus.prepare import prepare
-
-    prepare(load_config(small_text / "config.toml", SMALL), processes=1)
-    return small_text
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -54,7 +54,6 @@ from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
 from dragoman.console import say
 from dragoman.errors import UserError
 
-SHUTDOWN_SECONDS = 10
 # What a worker may take to its first heartbeat, for importing from a slow disk.
 STARTING_SECONDS = 60.0
 # An agent that comes to look at its workers so late stood still itself, or waited for the board.
@@ -200,8 +199,9 @@ class Agent(LocalElasticAgent):
             last = beat["monotonic"] if beat else self._started
             silence = now - max(last, self._awake_since)
             if silence > patience:
-                reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
-                self._post(worker.global_rank, beat["step"] if beat else None, reason)
+                if not (beat and beat["ended"]):
+                    reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
+                    self._post(worker.global_rank, beat["step"] if beat else None, reason)
                 self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)
 
@@ -211,6 +211,8 @@ class Agent(LocalElasticAgent):
             if ended.exitcode >= 0 or ended.exitcode == -signal.SIGTERM:
                 continue
             beat = self._last_beat(ended.local_rank)
+            if beat and beat["ended"]:
+                continue  # It has told its own, and only stayed too long.
             reason = f"killed by {signal.Signals(-ended.exitcode).name}"
             failure = self._failure(rank, beat["step"] if beat else None, reason)
             earlier = [
@@ -298,7 +300,6 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         heartbeats,
         spec=spec,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
-        shutdown_timeout=SHUTDOWN_SECONDS,
     )
     try:
         return 1 if agent.run().is_failed() else 0
