@@ -58,13 +58,15 @@ def test_too_large_a_vocabulary_says_what_fits() -> None:
         train_subwords([b"a b c"], VocabularySettings())
 
 
-def test_an_interruption_stays_one() -> None:
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "Input/output error")])
+def test_what_happens_while_the_sample_is_read_stays_what_it_is(failure: BaseException) -> None:
     def sample() -> Iterator[bytes]:
-        yield b"a b c"
-        raise KeyboardInterrupt
+        yield from (line.encode() for line in number_pairs(10_000, 600)[0])
+        raise failure
 
-    with pytest.raises(KeyboardInterrupt):
-        train_subwords(sample(), VocabularySettings())
+    with pytest.raises(type(failure)) as caught:
+        train_subwords(sample(), VocabularySettings(size=300))
+    assert caught.value is failure
 
 
 def test_existing_model_must_be_one(tmp_path: Path, model: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -44,12 +44,12 @@ class Subwords:
 def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> bytes:
     """Train a vocabulary on normalised lines and return the model's bytes."""
     model = io.BytesIO()
-    lines = (line.decode().rstrip("\n").replace(BLANK_MARK, STAND_IN) for line in sample)
+    failures: list[BaseException] = []
     try:
         sentencepiece.SentencePieceTrainer.train(
             # No file name and a fixed number of threads: both end up in the model's bytes,
             # which must not depend on the machine.
-            sentence_iterator=(line for line in lines if len(line) <= LONGEST_LINE),
+            sentence_iterator=_lines(sample, failures),
             num_threads=TRAINING_THREADS,
             model_writer=model,
             model_type=settings.kind,
@@ -62,13 +62,26 @@ def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> byt
             max_sentence_length=1 << 20,
             minloglevel=2,
         )
-    except RuntimeError as error:
-        if "KeyboardInterrupt" in str(error):  # It came while the sample was read.
-            raise KeyboardInterrupt from None
-        raise UserError(
-            f"vocabulary.size = {settings.size} does not suit this text: {_reason(str(error))}"
-        ) from None
+    except (RuntimeError, SystemError) as error:
+        if not failures:
+            raise UserError(
+                f"vocabulary.size = {settings.size} does not suit this text: {_reason(str(error))}"
+            ) from None
+    if failures:
+        raise failures[0]
     return model.getvalue()
+
+
+def _lines(sample: Iterable[bytes], failures: list[BaseException]) -> Iterator[str]:
+    """The lines to train on; sentencepiece may take a failure to read them for their end."""
+    try:
+        for line in sample:
+            text = line.decode().rstrip("\n").replace(BLANK_MARK, STAND_IN)
+            if len(text) <= LONGEST_LINE:
+                yield text
+    except (Exception, KeyboardInterrupt) as error:
+        failures.append(error)
+        raise
 
 
 def load_subwords(path: Path, name: str) -> bytes:
