@@ -32,8 +32,7 @@ class Watch:
         monkeypatch.setattr(os, "kill", lambda process, _: self.killed.append(process))
         agent: Any = object.__new__(Agent)
         agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), heartbeats
-        self.told: list[str] = []
-        agent._post = lambda rank, step, reason: self.told.append(reason)
+        agent._post = lambda *_: None
         agent._started = agent._looked = agent._awake_since = 100.0
         agent._killed = set()
         processes = [SimpleNamespace(poll=lambda code=code: code) for code in (None, None, 0)]
@@ -44,9 +43,9 @@ class Watch:
             SimpleNamespace(local_rank=rank, global_rank=rank, id=100 + rank) for rank in range(3)
         ]
 
-    def beat(self, rank: int, second: float, ended: bool = False) -> None:
+    def beat(self, rank: int, second: float) -> None:
         heart = self.heartbeats / str(rank)
-        heart.write_text(json.dumps({"step": 3, "monotonic": second, "ended": ended}))
+        heart.write_text(json.dumps({"step": 3, "monotonic": second}))
         os.utime(heart, (0, 0))  # The clock on the wall was set meanwhile.
 
     def look_until(self, second: float) -> None:
@@ -78,17 +77,6 @@ def test_a_worker_that_never_shows_life_is_killed_too(watch: Watch) -> None:
     assert not watch.killed
     watch.look_until(100 + SILENT + STARTING_SECONDS)
     assert watch.killed == [101]
-
-
-def test_a_worker_that_does_not_leave_is_killed_and_its_own_words_stand(watch: Watch) -> None:
-    watch.beat(0, 100.0, ended=True)
-    watch.beat(1, 100.0)
-    watch.look_until(100 + SILENT)
-    assert watch.killed == [100, 101]
-    assert len(watch.told) == 1, "of the worker that stood still before it could say anything"
-    killed = SimpleNamespace(exitcode=-signal.SIGKILL, local_rank=0)
-    watch.agent._board = None  # Nothing is posted.
-    watch.agent._report(SimpleNamespace(failures={0: killed}))
 
 
 def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -> None:

@@ -153,10 +153,13 @@ def test_a_life_says_who_was_lost_and_who_joined(board: Board) -> None:
     echo = Failure("hostA", 0, 8, "lost touch with another worker", 1.0, is_echo=True)
     lost = Failure("hostB", None, None, "the machine was lost", 2.0)
     killed = Failure("hostA", 0, 9, "killed by SIGKILL", 3.0)
+    alone = Failure("hostB", 1, 9, "did not move for 5 s", 4.0)  # Of the life before.
     stories: list[tuple[list[Failure], list[str], str]] = [
         ([], ["hostA", "hostB"], "a machine came or went"),
         ([echo], ["hostA"], "hostB was lost"),
         ([lost], ["hostA", "hostB"], "hostB joined"),
+        ([], ["hostA"], "hostB was lost"),
+        ([alone], ["hostA", "hostB"], "hostB joined"),
         ([echo, lost], ["hostA", "hostB"], "hostB: the machine was lost"),
         ([killed], ["hostA", "hostB"], "worker 0 on hostA at step 9: killed by SIGKILL"),
         (

@@ -199,9 +199,8 @@ class Agent(LocalElasticAgent):
             last = beat["monotonic"] if beat else self._started
             silence = now - max(last, self._awake_since)
             if silence > patience:
-                if not (beat and beat["ended"]):
-                    reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
-                    self._post(worker.global_rank, beat["step"] if beat else None, reason)
+                reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
+                self._post(worker.global_rank, beat["step"] if beat else None, reason)
                 self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)
 
@@ -211,8 +210,6 @@ class Agent(LocalElasticAgent):
             if ended.exitcode >= 0 or ended.exitcode == -signal.SIGTERM:
                 continue
             beat = self._last_beat(ended.local_rank)
-            if beat and beat["ended"]:
-                continue  # It has told its own, and only stayed too long.
             reason = f"killed by {signal.Signals(-ended.exitcode).name}"
             failure = self._failure(rank, beat["step"] if beat else None, reason)
             earlier = [

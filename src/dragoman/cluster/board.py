@@ -102,9 +102,15 @@ class Board:
             before = json.loads(self._store.get("life"))
         count = int(self._store.add("failures", 0))
         self._store.set("life", json.dumps({"hosts": hosts, "failures": count}))
+        # A machine that was not in that life did not end it, whatever its workers met outside.
+        told = [
+            failure
+            for failure in self.failures(before["failures"])
+            if failure.worker is None or failure.host in before["hosts"]
+        ]
         return Life(
             number,
-            first_cause(self.failures(before["failures"])),
+            first_cause(told),
             sorted(set(before["hosts"]) - set(hosts)),
             sorted(set(hosts) - set(before["hosts"])),
             self.saves_answered(),

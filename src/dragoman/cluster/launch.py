@@ -167,8 +167,10 @@ class Launcher:
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
         self.board.post_failure(Failure(host.name, None, None, "the machine was lost", time.time()))
-        more = "" if self.interrupts else "; trying to bring it back"
-        say(f"{host.name} is lost (exit {code}){more}")
+        if self.interrupts:
+            say(f"{host.name} is lost (exit {code})")
+        else:
+            say(f"{host.name} is lost (exit {code}); trying to bring it back")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
 
     def _bring_back(self, host: Host) -> None:
