@@ -46,10 +46,10 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     split = ", ".join(
         f"{in_time(seconds)} {_DOING[name]} ({in_percent(seconds / found.wall)})"
         for name, seconds in found.parts.items()
-        if seconds > _TOO_SMALL_TO_SAY * found.wall
+        if found.wall and seconds > _TOO_SMALL_TO_SAY * found.wall
     )
     steps = plural(train.last_step, "step")
-    words = f"{opening} {in_time(found.wall)} for {steps}: {split}."
+    words = f"{opening} {in_time(found.wall)} for {steps}{f': {split}' if split else ''}."
     is_overcounted = found.overcounted > _TOO_SMALL_TO_SAY * found.wall
     disagree = f"The parts are {in_time(found.overcounted)} more than passed: clocks disagree."
     is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
