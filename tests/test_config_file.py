@@ -115,7 +115,9 @@ def test_broken_files_are_named(config_path: Path, content: bytes, problem: str)
 
 def test_dump_is_read_back_as_the_same_config(config_path: Path, tmp_path: Path) -> None:
     config = load_config(
-        config_path, ['corpus.test={t={tsv="we\\"ird \\u007f ü.tsv"}}', "cleaning.max_words=7"]
+        config_path,
+        ['corpus.test={"\N{MATHEMATICAL DOUBLE-STRUCK SMALL T}"={tsv="we\\"ird \\u007f ü.tsv"}}']
+        + ["cleaning.max_words=7"],
     )
     copy = tmp_path / "elsewhere.toml"
     copy.write_text(dump_config(config), encoding="utf-8")
