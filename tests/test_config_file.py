@@ -125,6 +125,11 @@ def test_dump_is_read_back_as_the_same_config(config_path: Path, tmp_path: Path)
     assert flatten(config)["cleaning.max_words"] == 7
 
 
+def test_the_tokenizer_of_test_sets_needs_no_validation_set(config_path: Path) -> None:
+    overrides = ['corpus.test={t={tsv="t.tsv"}}', "evaluation.bleu_tokenize=zh"]
+    assert load_config(config_path, overrides).evaluation.bleu_tokenize == "zh"
+
+
 def test_command_line_reports_problems_without_torch(config_path: Path) -> None:
     config_path.write_text(MINIMAL + "[vocabulary]\nsise = 1\n")
     script = (

@@ -142,7 +142,8 @@ def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[s
         problems += [
             f"{name} has no effect without a validation set; remove it or set corpus.validation"
             for name in sorted(given)
-            if name.startswith("evaluation.")
+            # `dragoman evaluate` scores test sets with the same tokenizer.
+            if name.startswith("evaluation.") and name != "evaluation.bleu_tokenize"
         ]
     if "training.patience_metric" in given and not config.training.patience:
         problems.append("training.patience_metric has no effect without training.patience")
