@@ -166,6 +166,7 @@ def test_a_signal_at_an_evaluation_costs_the_run_no_evaluation(
         for name in ("whole", "parts")
     ]
     assert scores[0] == scores[1]
+    assert not any("repeated" in line for line in metrics(prepared / "parts", "eval"))
 
 
 def test_steps_before_the_first_checkpoint_are_void_after_a_kill(
