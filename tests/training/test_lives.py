@@ -227,7 +227,7 @@ def test_rows_are_chosen_again_on_another_device_only(
     run(prepared, "run", auto, "training.steps=4")
     monkeypatch.setattr(trainer_module, "choose_rows_per_device", lambda *_: 2)
     run(prepared, "run", auto, "training.steps=8")
-    monkeypatch.setattr(trainer_module, "kind_of", lambda _: "a smaller one")
+    monkeypatch.setattr(trainer_module, "kind_of", lambda *_: "a smaller one")
     run(prepared, "run", auto, "training.steps=12")
     lines = metrics(prepared / "run", "start") + metrics(prepared / "run", "resume")
     assert [line["rows_per_device"] for line in lines] == [16, 16, 2]

@@ -88,7 +88,7 @@ class Trainer:
     def _begin(self, opening: Opening, at_end: ExitStack) -> None:
         """Announce this life of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
-        device = kind_of(workers.device)
+        device = kind_of(workers.device, config.training.kernels)
         if progress.device != device:
             progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
