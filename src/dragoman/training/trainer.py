@@ -169,7 +169,7 @@ class Trainer:
         self.recorder.event("calibration", step, **measured)
 
     def _queue_step(self) -> None:
-        """Take the next batch and set a step going; on a CPU it is done when this returns."""
+        """Take the next batch and set a step going; plain kernels are done when this returns."""
         start = time.perf_counter()
         batch = self.batches.next()
         waited = time.perf_counter() - start
