@@ -8,7 +8,7 @@ import pytest
 from dragoman.config_file import ConfigError, dump_config, flatten, load_config, load_saved_config
 from dragoman.errors import UserError
 from dragoman.settings_page import EXAMPLES, render_settings
-from support import Dragoman
+from support import run_dragoman
 
 MINIMAL = """
 [corpus]
@@ -145,8 +145,8 @@ def test_command_line_reports_problems_without_torch(config_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_missing_config_is_one_line(dragoman: Dragoman, tmp_path: Path) -> None:
-    result = dragoman("prepare", tmp_path / "none.toml")
+def test_missing_config_is_one_line(tmp_path: Path) -> None:
+    result = run_dragoman("prepare", tmp_path / "none.toml")
     assert result.returncode == 2
     assert result.stderr == f"dragoman: {tmp_path}/none.toml: no such config file\n"
 

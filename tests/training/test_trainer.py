@@ -26,7 +26,6 @@ from dragoman.training.start import train
 from dragoman.training.stopping import Stop
 from support import (
     SMALL,
-    Dragoman,
     assert_same_end,
     dragoman_command,
     final_tensors,
@@ -378,8 +377,8 @@ def test_bad_settings_are_one_line(prepared: Path, overrides: list[str], line: s
     assert not (prepared / "run").exists()
 
 
-def test_a_folder_with_other_things_is_refused(prepared: Path, dragoman: Dragoman) -> None:
-    result = dragoman("train", prepared / "config.toml", "--run", prepared, *SMALL)
+def test_a_folder_with_other_things_is_refused(prepared: Path) -> None:
+    result = run_dragoman("train", prepared / "config.toml", "--run", prepared, *SMALL)
     assert result.returncode == 2
     assert "is not empty and holds no run" in result.stderr
 
