@@ -157,7 +157,7 @@ def _distributed_contradictions(
     local = {"local_steps", "local_fragments", "outer_learning_rate", "outer_momentum"}
     if distributed.sync == "gradients":
         problems += [
-            f'distributed.{name} is for sync = "local", which is "gradients"'
+            f'distributed.{name} needs sync = "local", but sync is "gradients"'
             for name in sorted(local)
             if f"distributed.{name}" in given
         ]
@@ -174,7 +174,7 @@ def _powersgd_contradictions(config: Config, given: Collection[str]) -> list[str
     if compression != "powersgd":
         if "distributed.powersgd_rank" in given:
             problems.append(
-                'distributed.powersgd_rank is for compression = "powersgd", which is '
+                'distributed.powersgd_rank needs compression = "powersgd", but compression is '
                 f'"{compression}"'
             )
         return problems

@@ -62,7 +62,7 @@ def test_a_request_to_stop_that_one_worker_hears_at_the_start_stops_all(
     assert run(prepared, "run") is Stop.SIGNAL
     assert (prepared / "run/metrics.jsonl").read_bytes() == b""
     log = (prepared / "run/train.log").read_text()
-    assert "stopped at step 0, as asked; the same command goes on" in log
+    assert "stopped at step 0, as asked; the same command resumes the run" in log
     assert "complete" not in log
 
 

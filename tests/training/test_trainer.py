@@ -193,7 +193,7 @@ def test_damaged_checkpoint_is_named_and_passed_over(
     run(prepared, "run")
     log = (prepared / "run/train.log").read_text()
     assert "checkpoint step-00000012 is damaged" in log
-    assert "going on from step-00000008" in log
+    assert "resuming from step-00000008" in log
     assert_same_end(prepared / "whole", prepared / "run")
     repeated = [line["step"] for line in metrics(prepared / "run", "train") if "repeated" in line]
     assert repeated == [9, 10, 11, 12]

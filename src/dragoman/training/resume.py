@@ -145,7 +145,7 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
         changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
     if changed:
         raise UserError(
-            f"{run.path} cannot go on with other settings: {'; '.join(changed)}. "
+            f"{run.path} cannot be resumed with other settings: {'; '.join(changed)}. "
             "Change them back, or start a new run with --run"
         )
 

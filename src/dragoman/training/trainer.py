@@ -123,7 +123,7 @@ class Trainer:
         failure = self._finish_saving()
         self.watch.collect()
         if failure:
-            raise SystemFault(f"{failure}; mend that, and the same command goes on")
+            raise SystemFault(f"{failure}; fix that, and the same command resumes the run")
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
         self._say_end(stop)
@@ -313,7 +313,7 @@ class Trainer:
         if stop is Stop.SIGNAL:
             asker = f" by {self.signals.requested}" if self.signals.requested else ""
             self.recorder.say(
-                f"stopped at step {step:,}, as asked{asker}; the same command goes on"
+                f"stopped at step {step:,}, as asked{asker}; the same command resumes the run"
             )
             return
         reason = {
