@@ -73,7 +73,7 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     assert provenance["model"]["parameters"] == parameters
     corpus = load_config(prepared / "config.toml").corpus.folder
     assert provenance["corpus"]["folder"] == str(Path(corpus).resolve())
-    assert "going on" not in folder.log.read_text()
+    assert "resuming" not in folder.log.read_text()
 
 
 def test_steps_between_meetings_say_when_each_of_them_ended(
