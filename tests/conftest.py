@@ -11,14 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from support import SMALL, Dragoman, number_pairs, run_dragoman, write_lines
+from support import SMALL, number_pairs, write_lines
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
-@pytest.fixture
-def dragoman() -> Dragoman:
-    return run_dragoman
 
 
 @pytest.fixture

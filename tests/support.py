@@ -15,8 +15,6 @@ from safetensors.torch import load_file
 
 from dragoman.cli import main
 
-Dragoman = Callable[..., subprocess.CompletedProcess[str]]
-
 
 def dragoman_command(*words: str | Path) -> list[str]:
     """The command line in a process of its own, as a user would start it."""

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.arguments import DESCRIPTIONS, EXIT_CODES
 from dragoman.cli import main
-from support import Dragoman, refusal
+from support import refusal, run_dragoman
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -47,10 +47,10 @@ def test_processes_that_would_take_all_memory_are_refused(
     assert errors == f"dragoman: --processes 100000: must be at most {most}, 4 for each core\n"
 
 
-def test_the_demo_leaves_text_of_others_alone(dragoman: Dragoman, tmp_path: Path) -> None:
+def test_the_demo_leaves_text_of_others_alone(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.en").write_text("mine\n")
-    result = dragoman("demo", "--folder", tmp_path)
+    result = run_dragoman("demo", "--folder", tmp_path)
     assert result.returncode == 2
     assert "text is there already: choose another --folder" in result.stderr
     assert (tmp_path / "text" / "train.en").read_text() == "mine\n"

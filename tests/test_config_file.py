@@ -8,7 +8,7 @@ import pytest
 from dragoman.config_file import ConfigError, dump_config, flatten, load_config, load_saved_config
 from dragoman.errors import UserError
 from dragoman.settings_page import EXAMPLES, render_settings
-from support import Dragoman
+from support import run_dragoman
 
 MINIMAL = """
 [corpus]
@@ -115,12 +115,19 @@ def test_broken_files_are_named(config_path: Path, content: bytes, problem: str)
 
 def test_dump_is_read_back_as_the_same_config(config_path: Path, tmp_path: Path) -> None:
     config = load_config(
-        config_path, ['corpus.test={t={tsv="we\\"ird \\u007f ü.tsv"}}', "cleaning.max_words=7"]
+        config_path,
+        ['corpus.test={"\N{MATHEMATICAL DOUBLE-STRUCK SMALL T}"={tsv="we\\"ird \\u007f ü.tsv"}}']
+        + ["cleaning.max_words=7"],
     )
     copy = tmp_path / "elsewhere.toml"
     copy.write_text(dump_config(config), encoding="utf-8")
     assert load_saved_config(copy) == config
     assert flatten(config)["cleaning.max_words"] == 7
+
+
+def test_the_tokenizer_of_test_sets_needs_no_validation_set(config_path: Path) -> None:
+    overrides = ['corpus.test={t={tsv="t.tsv"}}', "evaluation.bleu_tokenize=zh"]
+    assert load_config(config_path, overrides).evaluation.bleu_tokenize == "zh"
 
 
 def test_command_line_reports_problems_without_torch(config_path: Path) -> None:
@@ -138,8 +145,8 @@ def test_command_line_reports_problems_without_torch(config_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_missing_config_is_one_line(dragoman: Dragoman, tmp_path: Path) -> None:
-    result = dragoman("prepare", tmp_path / "none.toml")
+def test_missing_config_is_one_line(tmp_path: Path) -> None:
+    result = run_dragoman("prepare", tmp_path / "none.toml")
     assert result.returncode == 2
     assert result.stderr == f"dragoman: {tmp_path}/none.toml: no such config file\n"
 

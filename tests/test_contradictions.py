@@ -21,7 +21,7 @@ def test_what_a_given_vocabulary_makes_idle_is_refused(small_text: Path) -> None
     [
         (
             ["distributed.powersgd_rank=8"],
-            'distributed.powersgd_rank is for compression = "powersgd", which is "none"',
+            'distributed.powersgd_rank needs compression = "powersgd", but compression is "none"',
         ),
         (
             ["distributed.compression=powersgd", "training.precision=float16"],

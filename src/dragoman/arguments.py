@@ -21,20 +21,20 @@ STOPPED = 4
 EXIT_CODES = (
     "exit codes: 0 done; 1 a fault of the system; 2 a mistake in what was asked for; "
     f"{PROBLEMS_FOUND} check has found problems; {STOPPED} a signal stopped the training, which "
-    "can go on; 130 interrupted"
+    "can be resumed; 130 interrupted"
 )
 
 DESCRIPTIONS = {
     "demo": "Make a small corpus, train on it with two workers, translate sentences that the model "
-    "has never seen, and write a report. The same command again trains nothing anew.",
+    "has never seen, and write a report. Run again, it does not repeat the training.",
     "prepare": "Clean the text that CONFIG names, cut it into subwords, shuffle it and write it to "
     "corpus.folder. Does nothing if text and settings are those of the corpus there.",
-    "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command goes on.",
+    "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command resumes.",
     "check": "Measure machines, links and a few steps of the model, and predict how long a step "
     "and the whole run will take.",
     "evaluate": "Print loss, BLEU and chrF with 95% intervals and sacreBLEU's signatures, on the "
     "test sets of the run's corpus (on its validation sets if it has no test sets).",
-    "translate": "Translate standard input to standard output, a line for a line.",
+    "translate": "Translate standard input to standard output, line by line.",
     "export": "Write a model for CTranslate2, check that it translates as Dragoman does, and write "
     "a model card.",
     "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(prepare)
     prepare.add_argument("--processes", type=int, help="worker processes (default: all cores)")
 
-    train = verbs.add_parser("train", help="train, or go on with a run")
+    train = verbs.add_parser("train", help="train, or resume a run")
     _add_config(train)
     _add_workers(train)
     train.add_argument(

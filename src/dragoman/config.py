@@ -197,8 +197,8 @@ class ScheduleSettings:
     ] = setting(
         "transformer",
         "transformer: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). The others "
-        "rise in a line to `peak` over warmup_steps, then fall as the root of the step, as a "
-        "cosine, not at all, or in a line over the last decay_steps.",
+        "rise linearly to `peak` over warmup_steps, then fall as the root of the step, as a "
+        "cosine, not at all, or linearly over the last decay_steps.",
     )
     scale: float = setting(2.0, "Factor of the transformer schedule.", minimum=0)
     peak: float = setting(1e-3, "Highest learning rate of the other schedules.", minimum=0)

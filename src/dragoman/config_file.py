@@ -232,7 +232,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items())
+        inner = ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"

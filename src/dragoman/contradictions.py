@@ -142,7 +142,8 @@ def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[s
         problems += [
             f"{name} has no effect without a validation set; remove it or set corpus.validation"
             for name in sorted(given)
-            if name.startswith("evaluation.")
+            # `dragoman evaluate` scores test sets with the same tokenizer.
+            if name.startswith("evaluation.") and name != "evaluation.bleu_tokenize"
         ]
     if "training.patience_metric" in given and not config.training.patience:
         problems.append("training.patience_metric has no effect without training.patience")
@@ -156,7 +157,7 @@ def _distributed_contradictions(
     local = {"local_steps", "local_fragments", "outer_learning_rate", "outer_momentum"}
     if distributed.sync == "gradients":
         problems += [
-            f'distributed.{name} is for sync = "local", which is "gradients"'
+            f'distributed.{name} needs sync = "local", but sync is "gradients"'
             for name in sorted(local)
             if f"distributed.{name}" in given
         ]
@@ -173,7 +174,7 @@ def _powersgd_contradictions(config: Config, given: Collection[str]) -> list[str
     if compression != "powersgd":
         if "distributed.powersgd_rank" in given:
             problems.append(
-                'distributed.powersgd_rank is for compression = "powersgd", which is '
+                'distributed.powersgd_rank needs compression = "powersgd", but compression is '
                 f'"{compression}"'
             )
         return problems

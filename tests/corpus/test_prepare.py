@@ -18,7 +18,13 @@ from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.training.resume import check_corpus_settings
-from support import Dragoman, dragoman_command, number_pairs, without_privilege, write_lines
+from support import (
+    dragoman_command,
+    number_pairs,
+    run_dragoman,
+    without_privilege,
+    write_lines,
+)
 
 
 def prepared(folder: Path, *overrides: str, processes: int = 1) -> PreparedCorpus:
@@ -187,17 +193,17 @@ def test_two_vocabularies_and_given_models(small_text: Path) -> None:
     assert again.identity == corpus.identity
 
 
-def test_second_run_does_nothing_and_changes_rebuild(small_text: Path, dragoman: Dragoman) -> None:
+def test_second_run_does_nothing_and_changes_rebuild(small_text: Path) -> None:
     config = small_text / "config.toml"
-    first = dragoman("prepare", config)
+    first = run_dragoman("prepare", config)
     assert first.returncode == 0, first.stderr
     manifest = small_text / "prepared" / "manifest.json"
     made = manifest.stat().st_mtime_ns
-    second = dragoman("prepare", config)
+    second = run_dragoman("prepare", config)
     assert "is up to date" in second.stderr
     assert second.stdout == first.stdout
     assert manifest.stat().st_mtime_ns == made
-    assert dragoman("prepare", config, "cleaning.max_words=60").returncode == 0
+    assert run_dragoman("prepare", config, "cleaning.max_words=60").returncode == 0
     assert manifest.stat().st_mtime_ns != made
     with (
         open(small_text / "train.en", "a") as english,
@@ -205,7 +211,7 @@ def test_second_run_does_nothing_and_changes_rebuild(small_text: Path, dragoman:
     ):
         english.write("nine nine\n")
         german.write("neun neun\n")
-    assert dragoman("prepare", config).returncode == 0
+    assert run_dragoman("prepare", config).returncode == 0
     assert json.loads(manifest.read_text())["pairs"]["raw"] == 601
     assert len(list((small_text / "prepared").glob("corpus-*"))) == 1
 
@@ -308,14 +314,13 @@ BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
 )
 def test_bad_input_is_one_clear_line(
     small_text: Path,
-    dragoman: Dragoman,
     damage: Callable[[Path], None],
     overrides: list[str],
     line: str,
 ) -> None:
     damage(small_text)
-    words = ["prepare", small_text / "config.toml", "--processes", "1", *overrides]
-    result = dragoman(*words, timeout=60)
+    config = small_text / "config.toml"
+    result = run_dragoman("prepare", config, "--processes", "1", *overrides, timeout=60)
     assert result.returncode == 2, result.stderr
     errors = [text for text in result.stderr.splitlines() if text.startswith("dragoman: ")]
     assert len(errors) == 1, result.stderr
@@ -334,9 +339,7 @@ def test_no_write_permission_is_one_line(small_text: Path) -> None:
     assert result.stderr == f"dragoman: {locked}/here: Permission denied\n"
 
 
-def test_full_disk_is_one_line_and_leaves_the_old_corpus(
-    small_text: Path, dragoman: Dragoman
-) -> None:
+def test_full_disk_is_one_line_and_leaves_the_old_corpus(small_text: Path) -> None:
     disk = small_text / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", disk])
@@ -347,7 +350,9 @@ def test_full_disk_is_one_line_and_leaves_the_old_corpus(
         source, target = number_pairs(10_000, 8_000)
         write_lines(small_text / "train.en", source)
         write_lines(small_text / "train.de", target)
-        result = dragoman("prepare", small_text / "config.toml", "corpus.folder='disk/prepared'")
+        result = run_dragoman(
+            "prepare", small_text / "config.toml", "corpus.folder='disk/prepared'"
+        )
         assert result.returncode == 1, result.stderr
         assert "No space left on device" in result.stderr.splitlines()[-1]
         assert "Traceback" not in result.stderr
@@ -384,14 +389,14 @@ def test_killed_at_any_moment_it_leaves_the_old_or_the_new_corpus(small_text: Pa
     }
 
 
-def test_only_one_preparation_at_a_time(small_text: Path, dragoman: Dragoman) -> None:
+def test_only_one_preparation_at_a_time(small_text: Path) -> None:
     import fcntl
 
     folder = small_text / "prepared"
     folder.mkdir()
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        result = dragoman("prepare", small_text / "config.toml")
+        result = run_dragoman("prepare", small_text / "config.toml")
     assert result.returncode == 2
     assert "another process is busy preparing it" in result.stderr
 

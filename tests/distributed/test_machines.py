@@ -115,7 +115,7 @@ def test_who_asks_for_a_stop_does_not_wait_for_a_lost_machine(net: Network, prep
         output = end_of(net, process)
     assert process.returncode == 1, output
     assert "dragoman: hostB: the machine was lost" in output
-    assert "the run can go on with: dragoman train" in output
+    assert "resume the run with: dragoman train" in output
 
 
 def test_fewer_workers_than_allowed_do_not_go_on(net: Network, prepared: Path) -> None:
@@ -145,7 +145,7 @@ def test_cut_link_is_waited_for_then_the_run_stops_whole(net: Network, prepared:
         second.mend()
     assert process.returncode == 1, output
     assert "machines were missing for 10 s" in output
-    assert "the run can go on with: dragoman train" in output
+    assert "resume the run with: dragoman train" in output
     assert metrics(run, "checkpoint")
     assert final_tensors(run)
 
@@ -188,7 +188,7 @@ def test_machines_that_differ_are_refused_by_name(net: Network, prepared: Path) 
     with training(net, prepared / "config.toml", *SMALL) as process:
         output = end_of(net, process)
     assert process.returncode == 2, output
-    assert "can go on with" not in output
+    assert "resume the run with" not in output
     assert re.search(r"the machines differ: host[AB] \(worker 1\) has corpus \w+, host[AB]", output)
 
 

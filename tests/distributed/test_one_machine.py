@@ -91,7 +91,7 @@ def test_no_worker_outlives_its_agent_or_its_launcher(prepared: Path) -> None:
             if victim == "agent":
                 _, errors = process.communicate(timeout=60)
                 assert process.returncode == 1
-                assert "the run can go on with: dragoman train" in errors
+                assert "resume the run with: dragoman train" in errors
         subprocess.run(["rm", "-r", prepared / "run"], check=True)
 
 
@@ -160,7 +160,7 @@ def test_first_cause_is_what_the_user_reads(
     assert process.returncode == 1
     last = [text for text in errors.splitlines() if text.startswith("dragoman: ")]
     assert re.search(line, last[0]), errors
-    assert "the run can go on with" in last[1]
+    assert "resume the run with" in last[1]
     # Once is bad luck and restarted from step 8; twice at the same step is final.
     assert len(metrics(prepared / "run", "restart")) == 1
 
@@ -250,7 +250,7 @@ def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
         (["--hosts", "a:x"], "'a:x' is not HOST or HOST:WORKERS"),
         (["--hosts", "me@a:2"], "write a alone, and `User me` for it in ~/.ssh/config"),
         (["--hosts", "a,a"], "every host may be named once"),
-        (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no way to it"),
+        (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no route to it"),
         (["--hosts", "192.0.2.1", "distributed.interface=lo"], "'lo' does not lead to 192.0.2.1"),
         (["--workers", "2", "distributed.min_workers=3"], "but there are only 2 workers"),
         (["--workers", "2", "distributed.interface=eth77"], "eth77': .* has no such interface"),
@@ -269,7 +269,7 @@ def test_mistakes_that_workers_find_are_not_worth_another_try(small_text: Path) 
     result = train(small_text, "run", 2)
     assert result.returncode == 2, result.stderr
     assert "holds no prepared corpus; run `dragoman prepare` first" in result.stderr
-    assert "can go on with" not in result.stderr
+    assert "resume the run with" not in result.stderr
 
 
 @pytest.mark.parametrize(

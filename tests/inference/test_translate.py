@@ -1,14 +1,18 @@
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from dragoman.config import ModelSettings, TranslationSettings, VocabularySettings
 from dragoman.corpus.subwords import Subwords, train_subwords
+from dragoman.inference.beam_search import Hypothesis
 from dragoman.inference.translate import (
     TextSides,
     Translator,
     batches_by_length,
     one_line,
     split_evenly,
+    translate_text,
 )
 from dragoman.model.transformer import Transformer
 from support import number_pairs
@@ -38,6 +42,23 @@ def test_batches_hold_everything_once_within_the_limit() -> None:
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a b"])
 def test_a_translation_is_one_line(text: str) -> None:
     assert one_line(text) == "a b"
+
+
+def test_progress_counts_every_line_once_however_many_pieces_it_has() -> None:
+    sample = [line.encode() for line in number_pairs(1_000, 300)[0]]
+    subwords = Subwords(train_subwords(sample, VocabularySettings(size=275)))
+    text = TextSides(subwords, subwords, normalize_punctuation=False, max_tokens=8)
+    lines = ["one two three four five six", "", "one"]
+    sizes: list[int] = []
+    counts: list[int] = []
+
+    def search(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+        sizes.append(len(sentences))
+        return [[Hypothesis((), 0.0)] for _ in sentences]
+
+    translate_text(lines, text, search, 8, 1, counts.append)
+    assert sum(sizes) > len(lines)
+    assert sum(counts) == len(lines)
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -1,6 +1,5 @@
 """A real Chromium, spoken to over a pipe; nothing but the browser itself is needed."""
 
-import base64
 import json
 import os
 import shutil
@@ -122,11 +121,6 @@ class Page:
         """Console messages, log entries and exceptions."""
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [event["params"] for event in self.events if event.get("method") in kinds]
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page as a PNG."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(picture["data"]))
 
     def _next(self) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS_TO_ANSWER

@@ -101,6 +101,11 @@ def _lose_calibration(run: RunFolder) -> None:
     run.write()
 
 
+def _lose_all_but_one_step(run: RunFolder) -> None:
+    run.lines = [line for line in run.lines if line["kind"] == "train"][:1]
+    run.write()
+
+
 def _lose_history(run: RunFolder) -> None:
     path = run.write()
     write_checkpoints(path, (80, 120))
@@ -155,6 +160,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
         ["checkpoints/ is empty or missing: the log tells of 1 checkpoint"],
     ),
     "no calibration": (_lose_calibration, ["no calibration line", "no link line"]),
+    "one line": (_lose_all_but_one_step, ["There is no evaluation"]),
 }
 
 

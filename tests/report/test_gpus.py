@@ -116,13 +116,13 @@ def test_the_most_idle_time_decides_the_advice_not_the_deepest_dip(tmp_path: Pat
     _sample(run, lambda second: 45 if 50 < second <= 70 else 60)
     answer = _answer(run)
     assert "45% during evaluations" in answer.answer
-    assert "falls into training, which waits for batches in 40% of each step" in answer.next_step
+    assert "is during training, which waits for batches in 40% of each step" in answer.next_step
 
 
 def test_idle_evaluations_are_named(tmp_path: Path) -> None:
     run = _gpu_run(tmp_path)
     _sample(run, lambda second: 5 if 50 < second <= 70 else 97)
-    assert "falls into evaluations" in _answer(run).next_step
+    assert "is during evaluations" in _answer(run).next_step
 
 
 def test_a_gap_is_not_blamed_on_training(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def test_windows_of_local_steps_are_whole_rounds(tmp_path: Path) -> None:
     assert "which agrees" in answer.answer
 
 
+def test_steps_that_do_not_say_how_long_they_took_have_no_windows(tmp_path: Path) -> None:
+    run = local_run(tmp_path)
+    for line in run.lines:
+        line.pop("seconds", None)
+    evidence = _load(run)
+    assert training_windows(evidence, evidence.machines[0]) is None
+    assert step_time_vs_network(evidence, analyse(evidence)).verdict == "unclear"
+
+
 def test_windows_hold_nothing_but_training(tmp_path: Path) -> None:
     run = pair_run(tmp_path, steps=200)
     run.lines.pop()

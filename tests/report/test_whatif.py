@@ -212,12 +212,12 @@ def test_what_was_measured_alone_tests_the_model(tmp_path: Path) -> None:
         return describe_fit(findings.latest_times, findings.network, findings.latest_times.mean)
 
     alone = fit(calm_run(tmp_path / "alone"))
-    assert "foretold 1.00 s without waiting for the network; 1.00 s were measured" in alone
-    assert alone.endswith("that agrees.")
+    assert "predicted 1.00 s without waiting for the network; 1.00 s was measured" in alone
+    assert alone.endswith("they agree.")
     pair = fit(pair_run(tmp_path / "pair", exposed=0.05, all_reduce=1.0))
     # 2/3 of 0.76 s can be hidden.
-    assert "foretold 0.493 s to 1.00 s of waiting; 50.0 ms were measured" in pair
-    assert pair.endswith("that does not agree.")
+    assert "predicted 0.493 s to 1.00 s of waiting; 50.0 ms was measured" in pair
+    assert pair.endswith("they do not agree.")
     untested = calm_run(tmp_path / "untested")
     untested.lines = [line for line in untested.lines if line["kind"] != "calibration"]
     assert "Nothing was measured apart from the steps" in fit(untested)
@@ -443,8 +443,8 @@ def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as problem:
         whatif_command(tmp_path, options)
     assert str(problem.value).splitlines() == [
-        "--price-per-hour -1: must not be below 0",
-        "--workers 0: must be above 0",
+        "--price-per-hour -1: must be a finite number, at least 0",
+        "--workers 0: must be a finite number above 0",
         "bandwidth 'fast': write a number and a unit, as in 10Gbit or 100Mbit",
     ]
 

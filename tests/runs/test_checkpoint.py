@@ -124,6 +124,13 @@ def test_a_kill_while_a_step_is_saved_again_leaves_the_old_one(
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["step-00000100"]
 
 
+def test_a_step_is_saved_again_after_a_kill_that_left_two_of_it(tmp_path: Path) -> None:
+    save(tmp_path, 8)
+    shutil.copytree(tmp_path / "step-00000008", tmp_path / ".step-00000008.before")
+    save(tmp_path, 8, loss=1.0)
+    assert read_index(tmp_path)["best_loss"] == "step-00000008"
+
+
 def test_a_disk_fault_while_a_step_is_saved_again_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

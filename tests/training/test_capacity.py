@@ -1,7 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from dragoman.training.capacity import full_rows, largest_that_fits, rows_that_fit
+from dragoman.training.capacity import full_rows, kind_of, largest_that_fits, rows_that_fit
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,14 @@ def test_trial_rows_have_no_padding() -> None:
     rows = full_rows(3, 16, torch.device("cpu"))
     assert rows.source.shape == (3, 16)
     assert rows.target_segments.min() == 1
+
+
+def test_rows_that_fit_with_some_kernels_need_not_fit_with_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = SimpleNamespace(name="A GPU", total_memory=24 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    kinds = [kind_of(torch.device("cuda", 0), kernels) for kernels in ("fused", "plain")]
+    assert kinds == ["A GPU, 24 GiB, fused kernels", "A GPU, 24 GiB, plain kernels"]
+    # Micro-batches decide the last bit, which a resumed run keeps on a CPU.
+    assert kind_of(torch.device("cpu"), "auto") == kind_of(torch.device("cpu"), "plain")

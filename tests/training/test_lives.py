@@ -62,7 +62,7 @@ def test_a_request_to_stop_that_one_worker_hears_at_the_start_stops_all(
     assert run(prepared, "run") is Stop.SIGNAL
     assert (prepared / "run/metrics.jsonl").read_bytes() == b""
     log = (prepared / "run/train.log").read_text()
-    assert "stopped at step 0, as asked; the same command goes on" in log
+    assert "stopped at step 0, as asked; the same command resumes the run" in log
     assert "complete" not in log
 
 
@@ -166,6 +166,7 @@ def test_a_signal_at_an_evaluation_costs_the_run_no_evaluation(
         for name in ("whole", "parts")
     ]
     assert scores[0] == scores[1]
+    assert not any("repeated" in line for line in metrics(prepared / "parts", "eval"))
 
 
 def test_steps_before_the_first_checkpoint_are_void_after_a_kill(
@@ -213,6 +214,13 @@ def test_an_opening_that_was_killed_is_done_again(prepared: Path) -> None:
     assert json.loads((folder / "provenance.json").read_text())["run"] == "run"
 
 
+def test_a_damaged_provenance_is_named(prepared: Path) -> None:
+    run(prepared, "run", "training.steps=1")
+    (prepared / "run/provenance.json").write_text('{"corpus": {')
+    with pytest.raises(UserError, match=r"provenance\.json is damaged: not JSON; restore it"):
+        run(prepared, "run", "training.steps=2")
+
+
 def test_checkpoints_without_a_config_are_not_taken_for_a_new_run(prepared: Path) -> None:
     (prepared / "run/checkpoints/step-00000008").mkdir(parents=True)
     with pytest.raises(UserError, match="is not empty and holds no run"):
@@ -226,7 +234,7 @@ def test_rows_are_chosen_again_on_another_device_only(
     run(prepared, "run", auto, "training.steps=4")
     monkeypatch.setattr(trainer_module, "choose_rows_per_device", lambda *_: 2)
     run(prepared, "run", auto, "training.steps=8")
-    monkeypatch.setattr(trainer_module, "kind_of", lambda _: "a smaller one")
+    monkeypatch.setattr(trainer_module, "kind_of", lambda *_: "a smaller one")
     run(prepared, "run", auto, "training.steps=12")
     lines = metrics(prepared / "run", "start") + metrics(prepared / "run", "resume")
     assert [line["rows_per_device"] for line in lines] == [16, 16, 2]

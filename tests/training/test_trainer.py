@@ -26,7 +26,6 @@ from dragoman.training.start import train
 from dragoman.training.stopping import Stop
 from support import (
     SMALL,
-    Dragoman,
     assert_same_end,
     dragoman_command,
     final_tensors,
@@ -74,7 +73,7 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     assert provenance["model"]["parameters"] == parameters
     corpus = load_config(prepared / "config.toml").corpus.folder
     assert provenance["corpus"]["folder"] == str(Path(corpus).resolve())
-    assert "going on" not in folder.log.read_text()
+    assert "resuming" not in folder.log.read_text()
 
 
 def test_steps_between_meetings_say_when_each_of_them_ended(
@@ -194,7 +193,7 @@ def test_damaged_checkpoint_is_named_and_passed_over(
     run(prepared, "run")
     log = (prepared / "run/train.log").read_text()
     assert "checkpoint step-00000012 is damaged" in log
-    assert "going on from step-00000008" in log
+    assert "resuming from step-00000008" in log
     assert_same_end(prepared / "whole", prepared / "run")
     repeated = [line["step"] for line in metrics(prepared / "run", "train") if "repeated" in line]
     assert repeated == [9, 10, 11, 12]
@@ -378,8 +377,12 @@ def test_bad_settings_are_one_line(prepared: Path, overrides: list[str], line: s
     assert not (prepared / "run").exists()
 
 
-def test_a_folder_with_other_things_is_refused(prepared: Path, dragoman: Dragoman) -> None:
-    result = dragoman("train", prepared / "config.toml", "--run", prepared, *SMALL)
+def test_any_seed_will_do(prepared: Path) -> None:
+    assert run(prepared, "run", f"training.seed={10**30}", "training.steps=1") is Stop.STEPS
+
+
+def test_a_folder_with_other_things_is_refused(prepared: Path) -> None:
+    result = run_dragoman("train", prepared / "config.toml", "--run", prepared, *SMALL)
     assert result.returncode == 2
     assert "is not empty and holds no run" in result.stderr
 

@@ -1,1 +1,1 @@
-"""Many processes, many machines; the only place that knows ranks."""
+"""Many processes, many machines: where they meet, and what they say to each other."""

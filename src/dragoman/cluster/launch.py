@@ -217,7 +217,7 @@ class Launcher:
 
     def _advice(self) -> str:
         line = self.job.command_line
-        return f"\nthe run can go on with: {line}" if line else ""
+        return f"\nresume the run with: {line}" if line else ""
 
     def _exit_code(self, host: Host) -> int | None:
         return self.agents[host.name].poll()

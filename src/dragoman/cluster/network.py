@@ -33,7 +33,7 @@ def route_to(host: str, interface: str = "") -> Route:
             probe.connect((host, 9))
             address = probe.getsockname()[0]
     except OSError as error:
-        raise UserError(f"{host}: no way to it from {_here()}: {error}") from None
+        raise UserError(f"{host}: no route to it from {_here()}: {error}") from None
     if _is_here(host):
         return Route(interface_of(LOOPBACK), LOOPBACK)
     return Route(interface_of(address), address)
@@ -113,7 +113,7 @@ def _resolve(host: str) -> str:
     try:
         return socket.gethostbyname(host)
     except OSError as error:
-        raise UserError(f"{host}: no way to it from {_here()}: {error}") from None
+        raise UserError(f"{host}: no route to it from {_here()}: {error}") from None
 
 
 def _here() -> str:

@@ -177,7 +177,7 @@ def _workers(processes: int, models: Sequence[Path] = ()) -> Iterator[ProcessPoo
         yield pool
     except BrokenProcessPool:
         raise SystemFault(
-            "a worker process was killed, perhaps for want of memory; "
+            "a worker process was killed, perhaps for lack of memory; "
             "try again with fewer, as in --processes 1"
         ) from None
     finally:

@@ -16,6 +16,7 @@ from dragoman.inference.parity import Parity
 from dragoman.model.transformer import Transformer, count_parameters
 from dragoman.runs.checkpoint import checkpoint_name
 from dragoman.runs.folder import RunFolder
+from dragoman.runs.provenance import read_provenance
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def write_card(
     verdicts: Sequence[Verdict],
 ) -> None:
     """Write the card as Markdown, with the header that model hubs read."""
-    manifest = json.loads(run.provenance.read_text())["corpus"]["manifest"]
+    manifest = read_provenance(run)["corpus"]["manifest"]
     sections = [
         _header(info),
         _scores(run, trained.config, info, parity),

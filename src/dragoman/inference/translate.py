@@ -103,13 +103,16 @@ def translate_text(
         if len(tokens) > 1  # Nothing but the end mark: an empty line stays empty.
         for piece in split_evenly(tokens, text.max_tokens)
     ]
+    # Progress is counted in lines: a long one counts with its last piece, an empty one at once.
+    counted = set({index: place for place, (index, _) in enumerate(pieces)}.values())
+    on_progress(len(lines) - len(counted))
     found: list[list[Hypothesis]] = [[] for _ in pieces]
     for batch in batches_by_length([len(piece) for _, piece in pieces], batch_tokens):
         hypotheses = search([pieces[place][1] for place in batch])
         for place, best in zip(batch, hypotheses, strict=True):
             # A model that has come to no numbers finds nothing.
             found[place] = best or [Hypothesis((), float("-inf"))]
-        on_progress(len(batch))
+        on_progress(len(counted.intersection(batch)))
     by_line: list[list[list[Hypothesis]]] = [[] for _ in lines]
     for (index, _), best in zip(pieces, found, strict=True):
         by_line[index].append(best)

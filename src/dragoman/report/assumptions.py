@@ -21,8 +21,8 @@ _ALWAYS = (
     "fragments, it hides behind the computing in between. The outer step itself is free.",
     "16 bits halve the bytes; PowerSGD (rank 4) leaves 2.4% of them and costs 3.4 ns a parameter "
     "on a CPU.",
-    "The slowest link counts, and nobody else uses it. Waiting for data and for the slowest "
-    "worker stays as it was.",
+    "The slowest link counts, and nobody else uses it. Waiting for data stays as it was, and so "
+    "does waiting for the slowest worker, unless devices are faster.",
 )
 
 

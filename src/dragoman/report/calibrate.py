@@ -88,17 +88,17 @@ def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -
             "differences between lines more than their digits."
         )
     words += (
-        " Compute measured alone, before the first step, foretold "
+        " Compute measured alone, before the first step, predicted "
         f"{in_time(network.model_infinite_seconds)} without waiting for the network; "
-        f"{in_time(network.infinite_network_seconds)} were measured"
+        f"{in_time(network.infinite_network_seconds)} was measured"
     )
     if network.model_network_seconds is not None:
         waiting = in_time_range(*network.model_network_seconds)
         words += (
-            f". The exchange measured alone foretold {waiting} of waiting; "
-            f"{in_time(network.network_seconds)} were measured"
+            f". The exchange measured alone predicted {waiting} of waiting; "
+            f"{in_time(network.network_seconds)} was measured"
         )
-    return f"{words}: that {'agrees' if network.agrees else 'does not agree'}."
+    return f"{words}: they {'agree' if network.agrees else 'do not agree'}."
 
 
 def _known(value: float) -> float:

@@ -42,7 +42,7 @@ class Law:
         """The law as people write it."""
         schedule = self.schedule
         peak, warmup = f"{schedule.peak:g}", f"{schedule.warmup_steps:,}"
-        rise = f"{peak}, reached in a line over {warmup} steps"
+        rise = f"{peak}, reached linearly over {warmup} steps"
         end = f"{schedule.final_fraction:g} of it" if schedule.final_fraction else "zero"
         return {
             "transformer": f"{schedule.scale:g} · {self.d_model}^-0.5 · "
@@ -50,7 +50,7 @@ class Law:
             "inverse_square_root": f"{rise}, then falling as {peak} · ({warmup} / step)^0.5",
             "cosine": f"{rise}, then half a cosine down to {end} at step {self.total_steps or 0:,}",
             "constant": f"{rise}, then held",
-            "warmup_stable_decay": f"{rise}, held, then in a line down to {end} over the last "
+            "warmup_stable_decay": f"{rise}, held, then falling linearly to {end} over the last "
             f"{schedule.decay_steps:,} of {self.total_steps or 0:,} steps",
         }[schedule.kind]
 

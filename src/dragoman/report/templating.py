@@ -94,7 +94,8 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files whole, and remove the pictures that only the earlier report there shows."""
     folder.mkdir(parents=True, exist_ok=True)
     for page in (folder / name for name in files if name.endswith(".md")):
-        shown = re.findall(r"\]\((\w[\w-]*\.svg)\)", page.read_text()) if page.is_file() else []
+        earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
+        shown = re.findall(r"\]\((\w[\w-]*\.svg)\)", earlier)
         for name in set(shown) - set(files):
             (folder / name).unlink(missing_ok=True)
     for name, content in files.items():

@@ -94,7 +94,7 @@ SMALL_NETWORK_SHARE = Threshold(
 )
 MODEL_AGREEMENT = Threshold(
     0.25,
-    "of what was foretold",
+    "of what was predicted",
     "Calibration and run differ by clocks and load; beyond a quarter something else is going on.",
 )
 EXPLAINED_WAIT = Threshold(
@@ -145,7 +145,7 @@ SAME_SPEED = Threshold(
 MUCH_ELSEWHERE = Threshold(
     0.1,
     "of the wall time",
-    "A tenth of the run is worth an advice; less is the price of evaluating and saving.",
+    "A tenth of the run is worth some advice; less is the price of evaluating and saving.",
 )
 MUCH_REMOVED = Threshold(
     0.1,

@@ -137,7 +137,9 @@ def rates_of(time: Floats, counter: Floats) -> Floats:
 def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
     """Cut the run into windows and keep those in which the latest workers mostly trained."""
     train = evidence.history.latest_steps
-    if len(train) < _STEPS_PER_WINDOW or len(machine) < 2 or not machine.interface:
+    if len(train) < _STEPS_PER_WINDOW or not np.nansum(train.seconds):
+        return None
+    if len(machine) < 2 or not machine.interface:
         return None
     begins, ends = _spans(train)
     first, last = max(begins[0], machine.time[0]), min(ends[-1], machine.time[-1])

@@ -79,6 +79,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
         _write_index(folder, valid)
     before = folder / f".{name}{BEFORE}"
     if (folder / name).exists():
+        shutil.rmtree(before, ignore_errors=True)  # An earlier kill may have left one.
         (folder / name).rename(before)  # A kill now leaves two whole ones: see `mend_index`.
     try:
         aside.rename(folder / name)

@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ class MetricsLog:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self.has_history = run.metrics.exists() and run.metrics.stat().st_size > 0
-        self.highest_step = highest_step(run.metrics)
+        self._highest_steps = highest_steps(run.metrics)
         self._run = run
         self._warn = warn
         self._shown: dict[str, Mapping[str, Any]] = {}  # The last sample of each machine.
@@ -62,7 +63,7 @@ class MetricsLog:
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one event; it happened now, unless `values` name another time."""
         line = {"kind": kind, "time": time.time(), "step": step, **values}
-        if kind in ("train", "eval") and step <= self.highest_step:
+        if step <= self._highest_steps.get(kind, -1):
             line["repeated"] = True
         self._metrics.append(line)
         if kind == "train":
@@ -207,18 +208,18 @@ def machine_scalars(
     return scalars
 
 
-def highest_step(path: Path) -> int:
-    """The last training step an earlier life of the run wrote down."""
+def highest_steps(path: Path) -> dict[str, int]:
+    """The last steps that earlier lives of the run trained and evaluated, by kind of line."""
+    highest = {"train": 0, "eval": 0}
+    marks = {kind: f'"kind": "{kind}"'.encode() for kind in highest}
     if not path.exists():
-        return 0
-    highest = 0
+        return highest
     with open(path, "rb") as lines:
         for line in lines:
-            if b'"kind": "train"' in line:
-                try:
-                    highest = max(highest, json.loads(line)["step"])
-                except ValueError:  # Cut short by a kill.
-                    continue
+            for kind, mark in marks.items():
+                with suppress(ValueError):  # Cut short by a kill.
+                    if mark in line:
+                        highest[kind] = max(highest[kind], json.loads(line)["step"])
     return highest
 
 

@@ -1,5 +1,6 @@
 """Where a run came from: versions, hardware, command, git state, corpus."""
 
+import json
 import os
 import platform
 import shlex
@@ -15,6 +16,7 @@ import torch
 
 from dragoman import __version__
 from dragoman.cluster.board import COMMAND_VARIABLE
+from dragoman.errors import UserError
 from dragoman.runs.folder import FORMAT, RunFolder
 
 
@@ -42,6 +44,17 @@ def describe_run(
         "model": {"parameters": parameters, "tensors": tensors},
         "machines": {},
     }
+
+
+def read_provenance(run: RunFolder) -> dict[str, Any]:
+    """Read what a run says of itself."""
+    try:
+        provenance: dict[str, Any] = json.loads(run.provenance.read_text())
+    except ValueError:
+        raise UserError(
+            f"{run.provenance} is damaged: not JSON; restore it, or start a new run with --run"
+        ) from None
+    return provenance
 
 
 def describe_machine() -> dict[str, Any]:

@@ -33,12 +33,12 @@ def rows_that_fit(
     return largest_that_fits(fits, most)
 
 
-def kind_of(device: torch.device) -> str:
-    """Name and memory of a device: rows that fit on one fit on all of its kind."""
+def kind_of(device: torch.device, kernels: str) -> str:
+    """Name and memory of a device, and its kernels: rows that fit on one fit on all of its kind."""
     if device.type == "cpu":
         return "cpu"
     properties = torch.cuda.get_device_properties(device)
-    return f"{properties.name}, {properties.total_memory >> 30} GiB"
+    return f"{properties.name}, {properties.total_memory >> 30} GiB, {kernels} kernels"
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:

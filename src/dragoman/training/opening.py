@@ -104,7 +104,7 @@ class Opening:
         else:
             recorder.event("resume", step, **details, reason="the same command")
         if self.checkpoint:
-            recorder.say(f"going on from {self.checkpoint}")
+            recorder.say(f"resuming from {self.checkpoint}")
         hosts = list(dict.fromkeys(workers.hosts))
         on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
         recorder.say(

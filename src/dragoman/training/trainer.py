@@ -88,7 +88,7 @@ class Trainer:
     def _begin(self, opening: Opening, at_end: ExitStack) -> None:
         """Announce this life of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
-        device = kind_of(workers.device)
+        device = kind_of(workers.device, config.training.kernels)
         if progress.device != device:
             progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
@@ -123,7 +123,7 @@ class Trainer:
         failure = self._finish_saving()
         self.watch.collect()
         if failure:
-            raise SystemFault(f"{failure}; mend that, and the same command goes on")
+            raise SystemFault(f"{failure}; fix that, and the same command resumes the run")
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
         self._say_end(stop)
@@ -169,7 +169,7 @@ class Trainer:
         self.recorder.event("calibration", step, **measured)
 
     def _queue_step(self) -> None:
-        """Take the next batch and set a step going; on a CPU it is done when this returns."""
+        """Take the next batch and set a step going; plain kernels are done when this returns."""
         start = time.perf_counter()
         batch = self.batches.next()
         waited = time.perf_counter() - start
@@ -313,7 +313,7 @@ class Trainer:
         if stop is Stop.SIGNAL:
             asker = f" by {self.signals.requested}" if self.signals.requested else ""
             self.recorder.say(
-                f"stopped at step {step:,}, as asked{asker}; the same command goes on"
+                f"stopped at step {step:,}, as asked{asker}; the same command resumes the run"
             )
             return
         reason = {

@@ -142,12 +142,12 @@ def _words(learning: Learning, evidence: Evidence) -> str:
         "lower the learning rate, and lowering it lowers the loss too.",
         "still improving": f"The run {stopped} still improving.",
         "improving as the rate runs down": "But the learning rate has run down to its end, and "
-        "lowering it lowers the loss too: whether more steps would help cannot be told.",
+        "lowering it lowers the loss too: there is no telling whether more steps would help.",
         "gain within noise": "The interval is too wide to call that something or nothing.",
     }[found.reason]
     changes = " and ".join(_gain_words(*item) for item in found.gains.items())
     return (
-        f"If learning goes on slowing as it did, 50% more steps change {changes}; "
+        f"If learning keeps slowing as it did, 50% more steps would change {changes}; "
         f"{_interval_words(found)} {judgement}"
     )
 
@@ -169,7 +169,7 @@ def _interval_words(found: Convergence) -> str:
     coverage = max(gain.trend.coverage for gain in found.gains.values())
     words = f"{100 * coverage:g}% intervals in brackets"
     if len(found.gains) == 2:
-        words += ", so that both hold the truth 95 times of 100"
+        words += ", so that both hold the truth 95 times out of 100"
     if found.noise_drifts:
         words += " at best, for neighbouring evaluations err together"
     return f"{words}."
@@ -186,7 +186,7 @@ def _words_past_best(learning: Learning) -> str:
         return f"{rose}, and that on the training sample with it: the run diverged."
     if turn.reason == "turned but BLEU rises":
         return f"{rose}, and BLEU rises too little to be worth the time."
-    return f"{rose}: by that the model is worse than it was, and more steps make it no better."
+    return f"{rose}: by that measure the model is worse than it was, and more steps will not help."
 
 
 def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:

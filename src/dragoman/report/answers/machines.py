@@ -109,7 +109,7 @@ def _gpu_words(evidence: Evidence, findings: Findings) -> str:
     doer = "it" if found.expected == 1 else "they"
     useful = f"{doer} did {peak}" if peak else "how much of it was arithmetic is not known"
     words += (
-        ". Busy is not the same as useful (waiting in a collective counts, and what other "
+        ". Busy is not the same as useful (waiting in a collective counts, and so does what other "
         f"processes do): {useful}."
     )
     return words
@@ -159,21 +159,21 @@ def _idle_advice(largest: Dips, findings: Findings) -> str:
     times = findings.times
     if largest.cause == "gap":
         return (
-            "Most idle time falls into a gap that nothing in the log explains: find out what the "
+            "Most idle time is during a gap that nothing in the log explains: find out what the "
             "machine did then."
         )
     if largest.cause == "evaluation":
-        return f"Most idle time falls into evaluations. {spare_evaluations(findings)}"
+        return f"Most idle time is during evaluations. {spare_evaluations(findings)}"
     if largest.cause != "training":
-        return f"Most idle time falls into {largest.cause}s: make them rarer or shorter."
+        return f"Most idle time is during {largest.cause}s: make them rarer or shorter."
     data = times.share("data") if times else NAN
     if data >= WAITING_FOR_DATA.value:
         return (
-            f"Most idle time falls into training, which waits for batches in {in_percent(data)} "
+            f"Most idle time is during training, which waits for batches in {in_percent(data)} "
             "of each step: look at the disk and at other load."
         )
     return (
-        "Most idle time falls into training: start a new run that gives the GPUs more to do at "
+        "Most idle time is during training: start a new run that gives the GPUs more to do at "
         "once (batches.rows_per_device)."
     )
 

@@ -120,7 +120,7 @@ def _network_details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
         )
     if found.model_network_seconds is not None:
         waiting = in_time_range(*found.model_network_seconds)
-        details.append(f"An exchange measured alone foretells {waiting} of waiting.")
+        details.append(f"An exchange measured alone predicts {waiting} of waiting.")
     if found.agrees is not None:
         relation = "agrees" if found.agrees else "does not agree"
         details.append(f"What was measured alone {relation} with the run.")
@@ -148,7 +148,7 @@ def _why_unclear(found: Network, times: StepTimes) -> str:
     if found.network_share >= yes and not found.is_explained:
         return (
             f"the bytes of an exchange need only {in_time(found.exchange_seconds or 0.0)}, so "
-            "something else must be waited for"
+            "the workers must be waiting for something else"
         )
     return "but the machines are not known"
 
@@ -210,10 +210,10 @@ def _remedy(findings: Findings) -> str:
     best = choose_way([predict(run, way, name) for name, way in ways.items()], alone)
     if is_slower(best.seconds_step, alone.seconds_step):
         return (
-            f"Train on one machine: sending less, {in_time(best.seconds_step)} a step are "
-            f"predicted, by one worker alone {in_time(alone.seconds_step)}."
+            "Train on one machine: even sending less, a step is predicted to take "
+            f"{in_time(best.seconds_step)}, against {in_time(alone.seconds_step)} for one worker."
         )
     more = "A faster link costs no quality."
     if best.local_steps == run.local_steps:
         more = f"{'L' if run.local_steps == 1 else 'More l'}ocal steps or a faster link save more."
-    return f"{best.label}: {in_time(best.seconds_step)} a step are predicted. {more}"
+    return f"{best.label}: {in_time(best.seconds_step)} a step is predicted. {more}"

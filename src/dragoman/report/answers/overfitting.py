@@ -87,7 +87,7 @@ def _words(found: Overfitting) -> str:
         else ""
     )
     lost = (
-        f" This speaks of the time until then: in {plural(found.without_number, 'evaluation')} "
+        f" This is about the time until then: in {plural(found.without_number, 'evaluation')} "
         "after it the loss is not a number."
         if found.without_number
         else ""

@@ -17,8 +17,8 @@ from dragoman.report.wording import in_bytes, in_count, in_percent, in_time, plu
 PURPOSES = {
     "weights.safetensors": "the model: every parameter in float32; all that translating needs",
     "optimizer.safetensors": "Adam's two moments of every parameter in float32 (with local steps "
-    "the outer momentum too); for going on",
-    "state.json": "step, place in the corpus, best scores and checksums; for going on",
+    "the outer momentum too); for resuming",
+    "state.json": "step, place in the corpus, best scores and checksums; for resuming",
 }
 _DOING = {
     "training": "training",
@@ -35,7 +35,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     found, train = findings.duration, evidence.history.train
     question = "How long did the run take, and where did the time go?"
     if not np.isfinite(found.wall):
-        return unknown("duration", question, "The log holds no time at all.")
+        return unknown("duration", question, "The log has no times in it.")
     tokens = float(np.nansum(train.target_tokens))
     epochs = train.epoch[np.isfinite(train.epoch)]
     rate = tokens / found.parts["training"] if found.parts["training"] else NAN
@@ -46,12 +46,13 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     split = ", ".join(
         f"{in_time(seconds)} {_DOING[name]} ({in_percent(seconds / found.wall)})"
         for name, seconds in found.parts.items()
-        if seconds > _TOO_SMALL_TO_SAY * found.wall
+        if found.wall and seconds > _TOO_SMALL_TO_SAY * found.wall
     )
     steps = plural(train.last_step, "step")
-    words = f"{opening} {in_time(found.wall)} for {steps}: {split}."
+    words = f"{opening} {in_time(found.wall)} for {steps}{f': {split}' if split else ''}."
     is_overcounted = found.overcounted > _TOO_SMALL_TO_SAY * found.wall
-    disagree = f"The parts are {in_time(found.overcounted)} more than passed: clocks disagree."
+    excess = in_time(found.overcounted)
+    disagree = f"The parts add up to {excess} more than passed: clocks disagree."
     is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
     if tokens:
         passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
@@ -181,7 +182,7 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
     if expected:
         beyond = latest.bytes - expected
         rest = (
-            f"the {in_bytes(beyond)} beyond are names and state"
+            f"the remaining {in_bytes(beyond)} are names and state"
             if beyond >= 0
             else f"{in_bytes(-beyond)} are missing from that"
         )
@@ -220,10 +221,10 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
     total = sum(item.bytes for item in index.kept)
     kept = plural(len(index.kept), "kept checkpoint")
     blocking = float(np.mean([write.seconds_blocking for write in writes])) if writes else None
-    words = f"The latest (step {index.latest.step:,}) has {in_bytes(index.latest.bytes)}"
+    words = f"The latest (step {index.latest.step:,}) takes {in_bytes(index.latest.bytes)}"
     for label, item in (("loss", index.best_loss), ("BLEU", index.best_bleu)):
         if item is not None:
-            words += f", that with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
+            words += f", the one with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
     words += f"; {kept} take {in_bytes(total)}."
     if blocking is not None:
         words += f" Saving held up training for {in_time(blocking)} each time."

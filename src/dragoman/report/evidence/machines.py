@@ -20,6 +20,7 @@ from dragoman.report.evidence.json_lines import (
 )
 from dragoman.report.evidence.line_table import FieldPath, read_table
 from dragoman.report.series import Floats, fill_unknown
+from dragoman.report.wording import plural
 
 _LOOPBACK = "lo"
 _TAIL_BYTES = 1 << 16
@@ -95,7 +96,7 @@ def _read_machine(path: Path, interface: str, missing: list[str]) -> Machine | N
     sent_bytes, restarts = _continuous(sent)
     if restarts:
         missing.append(
-            f"{name}: the byte counter of {interface} started again {restarts} times "
+            f"{name}: the byte counter of {interface} started again {plural(restarts, 'time')} "
             "(a reboot); what flowed in between is not known"
         )
     return Machine(

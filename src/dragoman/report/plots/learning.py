@@ -146,7 +146,7 @@ def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         key="gap",
         title="Loss on unseen text and on a sample of the training text",
         caption="Both measured in the same mode, without dropout. Overfitting shows as the upper "
-        "curve turning up while the lower one goes on falling; a gap alone does not."
+        "curve turning up while the lower one keeps falling; a gap alone does not."
         + beyond(highest, high + edge),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
@@ -180,7 +180,7 @@ def learning_rate_picture(evidence: Evidence, findings: Findings) -> Picture | N
     return Picture(
         key="learning_rate",
         title="Learning rate over steps",
-        caption="What was logged, and what the settings ask for. Where both lie on each other, "
+        caption="What was logged, and what the settings ask for. Where the two coincide, "
         "the run did what it was told.",
         panels=(Panel(draw),),
         y_label="learning rate x 1,000",

@@ -41,8 +41,8 @@ def time_split_picture(evidence: Evidence, findings: Findings) -> Picture | None
     return Picture(
         key="time_split",
         title="Where the wall time went",
-        caption="Training counts only steps that were kept; steps made in vain before a restart "
-        "are in the restarts' part.",
+        caption="Training counts only steps that were kept; steps lost to a restart are counted "
+        "under restarts.",
         panels=(Panel(draw),),
         x_label="",
         legend="below",
