@@ -111,6 +111,43 @@ def test_advice_after_a_divergence(tmp_path: Path, precision: str, offered: str)
     assert overfitting.tone == "plain"
 
 
+@pytest.mark.parametrize(
+    ("rate", "warmup", "advice"),
+    [
+        (0.0, 100, "Start a new run with a learning rate above zero"),
+        (9.0, 100, "Start a new run with a lower learning rate or a longer warm-up."),
+        (9.0, 400, "Let the warm-up end, at step 400, and look again."),
+    ],
+)
+def test_a_plateau_of_what_never_learned_is_not_fully_trained(
+    tmp_path: Path, rate: float, warmup: int, advice: str
+) -> None:
+    # The vocabulary has 320 words, and ln 320 is 5.768.
+    run = learned(tmp_path, lambda step: 5.9, lambda step: 0.0)
+    run.settings = (
+        f'[model]\npreset = "tiny"\n[schedule]\nkind = "constant"\npeak = {rate}\n'
+        f"warmup_steps = {warmup}\n[training]\nsteps = 300\n"
+    )
+    for line in run.lines:
+        if line["kind"] == "train":
+            line["learning_rate"] = rate * min(1, line["step"] / warmup)
+    answers = answers_of(run.write())
+    trained, learning_rate = answers["fully_trained"], answers["learning_rate"]
+    assert (trained.verdict, trained.tone, trained.confidence) == ("no", "bad", "high")
+    assert trained.note == "no better than guessing"
+    assert "is 5.900, and guessing among all words of the vocabulary has 5.768" in trained.answer
+    assert trained.next_step.startswith(advice)
+    assert (learning_rate.tone == "bad") == ("It was zero" in learning_rate.answer) == (not rate)
+
+
+def test_who_overfits_beyond_guessing_has_learned(tmp_path: Path) -> None:
+    """Being sure of what is wrong costs more than a guess; BLEU may be well all the same."""
+    run = learned(tmp_path, lambda step: 2.8 * turned(step), lambda step: 20.0)
+    found = answers_of(run.write())["fully_trained"]
+    assert 2.8 * turned(300) > math.log(320)
+    assert found.evidence["reason"] == "past its best"
+
+
 def test_one_bad_step_at_the_end_is_a_notice_only(tmp_path: Path) -> None:
     run = learned(
         tmp_path,

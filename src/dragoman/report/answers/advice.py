@@ -1,5 +1,8 @@
 """Advice that several answers give."""
 
+import numpy as np
+
+from dragoman.report.evidence.records import TrainSteps
 from dragoman.report.findings import Findings
 from dragoman.report.thresholds import EVALUATIONS_NEEDED
 
@@ -7,6 +10,16 @@ EVALUATE_MORE_OFTEN = (
     f"Evaluate more often: at least {3 * int(EVALUATIONS_NEEDED.value)} evaluations over the run "
     "(evaluation.every_steps)."
 )
+GIVE_IT_A_RATE = (
+    "Start a new run with a learning rate above zero (schedule.peak, or schedule.scale of the "
+    "transformer schedule)."
+)
+
+
+def was_zero(train: TrainSteps) -> bool:
+    """Whether the learning rate was zero at every step that tells."""
+    known = train.learning_rate[np.isfinite(train.learning_rate)]
+    return len(known) > 0 and not known.any()
 
 
 def spare_evaluations(findings: Findings) -> str:
