@@ -200,6 +200,25 @@ def test_drifting_noise_lowers_the_confidence(tmp_path: Path) -> None:
     assert "err together" not in steady.answer
 
 
+@pytest.mark.parametrize(
+    ("evaluations", "bleu", "advice"),
+    [
+        (18, 0.0, "Make evaluations shorter, not rarer"),
+        (18, 2.0, "Keep them: whether the model is fully trained is unclear"),
+        (60, 0.0, "Evaluate less often"),
+    ],
+)
+def test_evidence_is_not_spared_where_there_is_little(
+    tmp_path: Path, evaluations: int, bleu: float, advice: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, evaluations + 1):
+        run.train(step)
+        run.evaluate(step, 2.0, 20.0 + bleu * (wobble(1.0)(step) or 0.0), seconds=10.0)
+    assert answers_of(run.write())["duration"].next_step.startswith(advice)
+
+
 def two_sets(path: Path, second: Curve) -> dict[str, Answer]:
     run = RunFolder(path)
     run.begin()
