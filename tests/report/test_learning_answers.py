@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dragoman.report.answers import answer_all
-from dragoman.report.answers.answer import Answer
+from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.plots.canvas import WIDE, render_svg
@@ -43,6 +43,10 @@ def learned(
 def wobble(size: float, seed: int = 2) -> Curve:
     values = size * np.random.default_rng(seed).standard_normal(400)
     return lambda step: float(values[step])
+
+
+def no_number(step: int) -> float:
+    return math.nan
 
 
 def turned(step: int) -> float:
@@ -217,6 +221,57 @@ def test_evidence_is_not_spared_where_there_is_little(
         run.train(step)
         run.evaluate(step, 2.0, 20.0 + bleu * (wobble(1.0)(step) or 0.0), seconds=10.0)
     assert answers_of(run.write())["duration"].next_step.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("constant", "Evaluate more often: at least 15 evaluations over the run"),
+        ("cosine", "Start a new run that evaluates more often: at least 15 times, every 20 steps"),
+    ],
+)
+def test_who_cannot_go_on_is_told_to_evaluate_more_in_a_new_run(
+    tmp_path: Path, kind: str, advice: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.settings = (
+        f'[model]\npreset = "tiny"\n[schedule]\nkind = "{kind}"\npeak = 1e-3\n'
+        "warmup_steps = 10\n[training]\nsteps = 300\n"
+    )
+    run.begin()
+    for step in (100, 200, 300):
+        run.train(step)
+        run.evaluate(step, 2.0, 20.0)
+    run.line("stop", 300, reason="steps", detail="")
+    answers = answers_of(run.write())
+    for name in ("fully_trained", "overfitting"):
+        assert answers[name].next_step.startswith(advice)
+
+
+def test_losses_that_are_no_numbers_are_not_too_few(tmp_path: Path) -> None:
+    run = learned(tmp_path, no_number, lambda step: 0.0, no_number, train_loss=no_number)
+    found = answers_of(run.write())["overfitting"]
+    assert "In 30 evaluations the loss is not a number." in found.answer
+    assert found.next_step == SEE_WHAT_IS_MISSING
+
+
+@pytest.mark.parametrize(
+    ("finished", "advice"),
+    [(True, "If in doubt, use the checkpoint of step"), (False, "Watch the next evaluations")],
+)
+def test_what_has_ended_has_no_next_evaluation(tmp_path: Path, finished: bool, advice: str) -> None:
+    run = learned(tmp_path, lambda step: 2 + (wobble(0.05)(step) or 0), lambda step: 20.0)
+    run.lines = run.lines if finished else run.lines[:-1]
+    found = answers_of(run.write())["overfitting"]
+    assert found.evidence["reason"] == "rise within noise"
+    assert found.next_step.startswith(advice)
+
+
+def test_a_loss_below_that_of_the_training_sample(tmp_path: Path) -> None:
+    run = learned(tmp_path, lambda step: 2.0, lambda step: 20.0, lambda step: 1.9 + step / 1000)
+    words = answers_of(run.write())["overfitting"].answer
+    assert "It lies 0.200 below the loss on a sample of the training text" in words
+    assert "(0.090 above it at the first evaluation)" in words
 
 
 def two_sets(path: Path, second: Curve) -> dict[str, Answer]:

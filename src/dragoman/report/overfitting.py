@@ -78,9 +78,12 @@ class Overfitting:
 
 def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
     """Compare losses measured in the same mode, before and after the eval loss's minimum."""
-    series = None if evaluations is None else evaluations.take(np.isfinite(evaluations.loss))
-    if evaluations is None or series is None or len(series) < 2:
+    if evaluations is None:
         return Overfitting("unclear", "few evaluations")
+    series = evaluations.take(np.isfinite(evaluations.loss))
+    if len(series) < 2:
+        lost = len(evaluations) - len(series)
+        return Overfitting("unclear", "few evaluations", without_number=lost)
     step, loss = series.step, series.loss
     turn, best = int(np.argmin(running_mean(loss))), int(np.argmin(loss))
     # The three that were chosen for being low must not witness that the others are higher.

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.report.answers.advice import EVALUATE_MORE_OFTEN, GIVE_IT_A_RATE, was_zero
+from dragoman.report.answers.advice import GIVE_IT_A_RATE, evaluate_more_often, was_zero
 from dragoman.report.answers.answer import (
     HISTORY_IS_LOST,
     Answer,
@@ -215,7 +215,7 @@ def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:
             return f"Go on to the schedule's end, step {law.total_steps:,}."
         reason = "improving as the rate runs down"  # There is no going on from its end.
     return {
-        "few evaluations": EVALUATE_MORE_OFTEN,
+        "few evaluations": evaluate_more_often(evidence, law),
         "nothing to gain": "Stop here, average the last checkpoints (`--average`), or spend the "
         "time on a larger model or more data.",
         "nothing left in the schedule": "Use this model, or average the last checkpoints "
