@@ -10,7 +10,7 @@ from dragoman.report.curves import (
     coverage_each,
     evaluation_noise,
     last_third,
-    running_mean,
+    running_median,
     trend_over_steps,
 )
 from dragoman.report.evidence.records import Evaluations
@@ -85,7 +85,7 @@ def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
         lost = len(evaluations) - len(series)
         return Overfitting("unclear", "few evaluations", without_number=lost)
     step, loss = series.step, series.loss
-    turn, best = int(np.argmin(running_mean(loss))), int(np.argmin(loss))
+    turn, best = int(np.argmin(running_median(loss))), int(np.argmin(loss))
     # The three that were chosen for being low must not witness that the others are higher.
     after = np.arange(len(step)) > turn + 1
     recent = after | last_third(step)
@@ -123,7 +123,7 @@ def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
 
 
 def _rise(step: Floats, values: Floats, turn: int) -> Rise:
-    bottom = running_mean(values)[turn]
+    bottom = running_median(values)[turn]
     return Rise(
         mean=float(values[-3:].mean() - bottom),
         least=float(values[-3:].min() - bottom),
