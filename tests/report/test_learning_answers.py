@@ -190,6 +190,37 @@ def test_a_run_down_schedule_says_nothing_about_a_longer_one(tmp_path: Path) -> 
     assert answer.note == "the learning rate has run down"
 
 
+def turns_late(rise: float) -> Curve:
+    """Lowest at step 180, and so much higher at step 300."""
+    error = wobble(0.01, seed=6)
+    return lambda step: (
+        2
+        + 1.5 * max(0, 0.6 - step / 300) ** 2
+        + rise * max(0, step - 180) / 120
+        + (error(step) or 0)
+    )
+
+
+def test_a_plateau_that_may_have_turned_is_less_surely_the_best(tmp_path: Path) -> None:
+    bleu = wobble(0.1)
+    run = learned(tmp_path, turns_late(0.04), lambda step: 20 + (bleu(step) or 0))
+    answers = answers_of(run.write())
+    trained, overfitting = answers["fully_trained"], answers["overfitting"]
+    assert overfitting.evidence["reason"] == "rise within noise"
+    assert (trained.verdict, trained.confidence) == ("yes", "medium")
+
+
+@pytest.mark.parametrize(("every", "confidence"), [(10, "high"), (20, "medium")])
+def test_a_slope_of_few_evaluations_is_less_sure(
+    tmp_path: Path, every: int, confidence: str
+) -> None:
+    run = learned(tmp_path, turns_late(0.1), lambda step: 20.0)
+    run.lines = [line for line in run.lines if line["kind"] != "eval" or not line["step"] % every]
+    found = answers_of(run.write())["overfitting"]
+    assert found.evidence["rise"]["least"] < 10 * found.evidence["rise"]["noise"]
+    assert (found.verdict, found.confidence) == ("yes", confidence)
+
+
 def test_drifting_noise_lowers_the_confidence(tmp_path: Path) -> None:
     def plateau(noise: Curve) -> Answer:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -88,6 +88,8 @@ def _confidence(learning: Learning) -> Confidence:
         return "low"
     many = found.evaluations >= EVALUATIONS_FOR_CONFIDENCE.value
     sure = len(found.gains) == 2 and many and not found.noise_drifts
+    # What may have turned is not surely at its best.
+    sure = sure and (found.verdict == "no" or learning.overfitting.verdict == "no")
     return "high" if sure and found.rate == "has no end" else "medium"
 
 

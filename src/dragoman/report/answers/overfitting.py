@@ -18,7 +18,11 @@ from dragoman.report.findings import Findings
 from dragoman.report.law import Law
 from dragoman.report.overfitting import Overfitting
 from dragoman.report.series import NAN
-from dragoman.report.thresholds import DRIFTING_NOISE, EVALUATIONS_NEEDED
+from dragoman.report.thresholds import (
+    DRIFTING_NOISE,
+    EVALUATIONS_FOR_CONFIDENCE,
+    EVALUATIONS_NEEDED,
+)
 from dragoman.report.wording import plural
 
 _QUESTION = "Were we overfitting?"
@@ -58,10 +62,15 @@ def _tone(found: Overfitting) -> Tone:
 def _confidence(found: Overfitting) -> Confidence:
     if found.verdict == "unclear":
         return "low"
+    if found.verdict == "no" or found.bleu_change is None:
+        return "medium"
     line = found.eval_change
-    drifts = line is not None and line.likely_autocorrelation > DRIFTING_NOISE.value
-    sure = found.verdict == "yes" and found.bleu_change is not None
-    return "high" if sure and (found.has_jumped or not drifts) else "medium"
+    by_slope = (
+        line is not None
+        and line.points >= EVALUATIONS_FOR_CONFIDENCE.value
+        and line.likely_autocorrelation <= DRIFTING_NOISE.value
+    )
+    return "high" if found.has_jumped or by_slope else "medium"
 
 
 def _note(found: Overfitting) -> str:
