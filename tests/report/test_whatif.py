@@ -443,8 +443,8 @@ def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as problem:
         whatif_command(tmp_path, options)
     assert str(problem.value).splitlines() == [
-        "--price-per-hour -1: must not be below 0",
-        "--workers 0: must be above 0",
+        "--price-per-hour -1: must be finite and not below 0",
+        "--workers 0: must be finite and above 0",
         "bandwidth 'fast': write a number and a unit, as in 10Gbit or 100Mbit",
     ]
 

@@ -95,12 +95,12 @@ def _wrapped(text: str, indent: str = "") -> str:
 def scenario_of(options: WhatifOptions) -> Scenario:
     """Check what the user asks for; all problems are reported at once."""
     problems = [
-        f"--{name.replace('_', '-')} {value:g}: must not be below 0"
+        f"--{name.replace('_', '-')} {value:g}: must be finite and not below 0"
         for name in _MAY_BE_ZERO
         if (value := getattr(options, name)) is not None and not 0 <= value < math.inf
     ]
     problems += [
-        f"--{name.replace('_', '-')} {value:g}: must be above 0"
+        f"--{name.replace('_', '-')} {value:g}: must be finite and above 0"
         for name in _ABOVE_ZERO
         if (value := getattr(options, name)) is not None and not 0 < value < math.inf
     ]
