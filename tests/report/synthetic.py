@@ -198,6 +198,7 @@ def write_long_run(
     assert folder.provenance is not None
     folder.provenance |= {"run": path.name, "machines": dict.fromkeys(hosts, MACHINE)}
     folder.provenance["model"]["parameters"] = PARAMETERS
+    folder.provenance["corpus"]["manifest"]["vocabulary"] = MANIFEST["vocabulary"]
     if gpus:
         folder.provenance["corpus"]["manifest"] = MANIFEST
     kept = range(max(2 * every, steps - 4 * every), steps + 1, 2 * every)

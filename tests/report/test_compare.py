@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     facts = {fact["id"]: fact for fact in report["facts"]}
     assert facts["step_time"]["first"] == pytest.approx(1.0)
     assert facts["step_time"]["second"] == pytest.approx(2.0)
+    assert re.search("run took .+ in one and .+ in two <b>", facts["wall_time"]["words"])
+    assert "losses_not_comparable" not in facts
     assert "0.50 times as fast" in facts["step_time"]["words"]
     # One reached 30 - 100/60 at the end, two 24 + 6; both reached the lower one.
     assert facts["best_bleu"]["first"] == pytest.approx(30 - 100 / 60)
@@ -55,6 +58,24 @@ def test_scores_of_unlike_sets_are_not_compared(tmp_path: Path) -> None:
     assert "set: valid and other" in facts["not_comparable"]
     assert not {"best_bleu", "seconds_to_same_bleu"} & set(facts)
     assert not (tmp_path / "out" / "bleu-over-steps.svg").exists()
+
+
+@pytest.mark.parametrize("what", ["smoothing", "vocabulary"])
+def test_losses_that_were_counted_otherwise_are_not_drawn(tmp_path: Path, what: str) -> None:
+    first, second = calm_run(tmp_path / "one"), calm_run(tmp_path / "two")
+    if what == "smoothing":
+        assert second.settings is not None
+        second.settings = second.settings.replace("[training]", "[training]\nlabel_smoothing = 0.3")
+    else:
+        assert second.provenance is not None
+        second.provenance["corpus"]["manifest"]["vocabulary"]["sizes"] = [500]
+    compare_runs(first.write(), second.write(), tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "compare.json").read_text())
+    facts = {fact["id"]: fact["words"] for fact in report["facts"]}
+    assert "losses cannot be compared" in facts["losses_not_comparable"]
+    drawn = {path.stem for path in (tmp_path / "out").glob("*.svg")}
+    # BLEU is that of words, whatever they were cut into.
+    assert drawn == {"bleu-over-steps", "bleu-over-time", "step-time"}
 
 
 def test_steps_of_unlike_size_are_compared_by_their_tokens(tmp_path: Path) -> None:

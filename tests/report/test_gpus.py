@@ -37,6 +37,18 @@ def test_verdicts(tmp_path: Path, percent: float, verdict: str) -> None:
     assert found.gpus[0].share_full == (percent >= 90)
 
 
+@pytest.mark.parametrize(
+    ("percent", "words"),
+    [(90.2, "90%"), (89.96, "89.9%"), (89.6, "89.6%"), (89.4, "89%"), (49.7, "49.7%")],
+)
+def test_no_rounding_up_to_a_threshold(tmp_path: Path, percent: float, words: str) -> None:
+    run = _gpu_run(tmp_path)
+    run.watch(0, utilization=percent)
+    answer = _answer(run)
+    assert answer.note == f"{words} busy"
+    assert f"busy {words} of the time" in answer.answer
+
+
 def test_no_gpu(tmp_path: Path) -> None:
     run = calm_run(tmp_path)
     run.watch(0)

@@ -219,6 +219,13 @@ def test_one_evaluation_far_off_at_the_end_is_no_turn(tmp_path: Path) -> None:
     assert turn.reason == "rise within noise"
 
 
+def test_one_evaluation_far_below_is_no_minimum(tmp_path: Path) -> None:
+    loss = _plus(lambda step: 1.5 if step == 150 else 2.0, _noise(0.003))
+    trained, found = _judge(tmp_path, loss, _plus(lambda step: 20.0, _noise(0.05)), _falls)
+    assert not found.has_turned
+    assert trained.verdict == "yes"
+
+
 def test_what_overfits_is_not_fully_trained(tmp_path: Path) -> None:
     found, turn = _judge(tmp_path, _turned, lambda step: 20.0, _falls)
     assert turn.verdict == "yes"
@@ -399,12 +406,12 @@ def test_the_turn_by_hand(tmp_path: Path) -> None:
     assert found.best_loss == pytest.approx(2.0)
     assert found.last_loss == pytest.approx(_turned(300))
     tail = (_turned(280) + _turned(290) + _turned(300)) / 3
-    lowest = (_turned(90) + _turned(100) + _turned(110)) / 3
+    lowest = sorted((_turned(90), _turned(100), _turned(110)))[1]
     assert found.rise is not None
     assert found.rise.mean == pytest.approx(tail - lowest)
     assert found.rise.least == pytest.approx(_turned(280) - lowest)
     assert found.sample_rise is not None
-    sample = (_falls(280) + _falls(290) + _falls(300) - _falls(90) - _falls(100) - _falls(110)) / 3
+    sample = (_falls(280) + _falls(290) + _falls(300)) / 3 - _falls(100)
     assert found.sample_rise.mean == pytest.approx(sample)
     assert found.gap_last == pytest.approx(_turned(300) - _falls(300))
     assert found.gap_first == pytest.approx(_turned(10) - _falls(10))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dragoman.report.answers import answer_all
-from dragoman.report.answers.answer import Answer
+from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.plots.canvas import WIDE, render_svg
@@ -45,6 +45,10 @@ def wobble(size: float, seed: int = 2) -> Curve:
     return lambda step: float(values[step])
 
 
+def no_number(step: int) -> float:
+    return math.nan
+
+
 def turned(step: int) -> float:
     return 2 + 0.25 * math.log(step / 100) ** 2
 
@@ -56,8 +60,8 @@ def test_an_overfitted_run_is_told_to_go_back(tmp_path: Path) -> None:
     assert trained.note == "worse than at step 100"
     assert trained.next_step == "Do not go on from here: use the checkpoint of step 100."
     assert answers["overfitting"].tone == "bad"
-    # The mean of the last three, above the mean of the three around step 100.
-    rise = np.mean([turned(step) for step in (280, 290, 300)]) - np.mean(
+    # The mean of the last three, above the median of the three around step 100.
+    rise = np.mean([turned(step) for step in (280, 290, 300)]) - np.median(
         [turned(step) for step in (90, 100, 110)]
     )
     assert answers["overfitting"].note == f"eval loss {rise:+.3f} since step 100"
@@ -111,6 +115,43 @@ def test_advice_after_a_divergence(tmp_path: Path, precision: str, offered: str)
     assert overfitting.tone == "plain"
 
 
+@pytest.mark.parametrize(
+    ("rate", "warmup", "advice"),
+    [
+        (0.0, 100, "Start a new run with a learning rate above zero"),
+        (9.0, 100, "Start a new run with a lower learning rate or a longer warm-up."),
+        (9.0, 400, "Let the warm-up end, at step 400, and look again."),
+    ],
+)
+def test_a_plateau_of_what_never_learned_is_not_fully_trained(
+    tmp_path: Path, rate: float, warmup: int, advice: str
+) -> None:
+    # The vocabulary has 320 words, and ln 320 is 5.768.
+    run = learned(tmp_path, lambda step: 5.9, lambda step: 0.0)
+    run.settings = (
+        f'[model]\npreset = "tiny"\n[schedule]\nkind = "constant"\npeak = {rate}\n'
+        f"warmup_steps = {warmup}\n[training]\nsteps = 300\n"
+    )
+    for line in run.lines:
+        if line["kind"] == "train":
+            line["learning_rate"] = rate * min(1, line["step"] / warmup)
+    answers = answers_of(run.write())
+    trained, learning_rate = answers["fully_trained"], answers["learning_rate"]
+    assert (trained.verdict, trained.tone, trained.confidence) == ("no", "bad", "high")
+    assert trained.note == "no better than guessing"
+    assert "is 5.900, and guessing among all words of the vocabulary has 5.768" in trained.answer
+    assert trained.next_step.startswith(advice)
+    assert (learning_rate.tone == "bad") == ("It was zero" in learning_rate.answer) == (not rate)
+
+
+def test_who_overfits_beyond_guessing_has_learned(tmp_path: Path) -> None:
+    """Being sure of what is wrong costs more than a guess; BLEU may be well all the same."""
+    run = learned(tmp_path, lambda step: 2.8 * turned(step), lambda step: 20.0)
+    found = answers_of(run.write())["fully_trained"]
+    assert 2.8 * turned(300) > math.log(320)
+    assert found.evidence["reason"] == "past its best"
+
+
 def test_one_bad_step_at_the_end_is_a_notice_only(tmp_path: Path) -> None:
     run = learned(
         tmp_path,
@@ -149,6 +190,37 @@ def test_a_run_down_schedule_says_nothing_about_a_longer_one(tmp_path: Path) -> 
     assert answer.note == "the learning rate has run down"
 
 
+def turns_late(rise: float) -> Curve:
+    """Lowest at step 180, and so much higher at step 300."""
+    error = wobble(0.01, seed=6)
+    return lambda step: (
+        2
+        + 1.5 * max(0, 0.6 - step / 300) ** 2
+        + rise * max(0, step - 180) / 120
+        + (error(step) or 0)
+    )
+
+
+def test_a_plateau_that_may_have_turned_is_less_surely_the_best(tmp_path: Path) -> None:
+    bleu = wobble(0.1)
+    run = learned(tmp_path, turns_late(0.04), lambda step: 20 + (bleu(step) or 0))
+    answers = answers_of(run.write())
+    trained, overfitting = answers["fully_trained"], answers["overfitting"]
+    assert overfitting.evidence["reason"] == "rise within noise"
+    assert (trained.verdict, trained.confidence) == ("yes", "medium")
+
+
+@pytest.mark.parametrize(("every", "confidence"), [(10, "high"), (20, "medium")])
+def test_a_slope_of_few_evaluations_is_less_sure(
+    tmp_path: Path, every: int, confidence: str
+) -> None:
+    run = learned(tmp_path, turns_late(0.1), lambda step: 20.0)
+    run.lines = [line for line in run.lines if line["kind"] != "eval" or not line["step"] % every]
+    found = answers_of(run.write())["overfitting"]
+    assert found.evidence["rise"]["least"] < 10 * found.evidence["rise"]["noise"]
+    assert (found.verdict, found.confidence) == ("yes", confidence)
+
+
 def test_drifting_noise_lowers_the_confidence(tmp_path: Path) -> None:
     def plateau(noise: Curve) -> Answer:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -161,6 +233,76 @@ def test_drifting_noise_lowers_the_confidence(tmp_path: Path) -> None:
     assert "97.5% intervals in brackets, so that both hold the truth 95 times" in steady.answer
     assert "err together" in drifting.answer
     assert "err together" not in steady.answer
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "bleu", "advice"),
+    [
+        (18, 0.0, "Make evaluations shorter, not rarer"),
+        (18, 2.0, "Keep them: whether the model is fully trained is unclear"),
+        (60, 0.0, "Evaluate less often"),
+    ],
+)
+def test_evidence_is_not_spared_where_there_is_little(
+    tmp_path: Path, evaluations: int, bleu: float, advice: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, evaluations + 1):
+        run.train(step)
+        run.evaluate(step, 2.0, 20.0 + bleu * (wobble(1.0)(step) or 0.0), seconds=10.0)
+    assert answers_of(run.write())["duration"].next_step.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("constant", "Evaluate more often: at least 15 evaluations over the run"),
+        ("cosine", "Start a new run that evaluates more often: at least 15 times, every 20 steps"),
+    ],
+)
+def test_who_cannot_go_on_is_told_to_evaluate_more_in_a_new_run(
+    tmp_path: Path, kind: str, advice: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.settings = (
+        f'[model]\npreset = "tiny"\n[schedule]\nkind = "{kind}"\npeak = 1e-3\n'
+        "warmup_steps = 10\n[training]\nsteps = 300\n"
+    )
+    run.begin()
+    for step in (100, 200, 300):
+        run.train(step)
+        run.evaluate(step, 2.0, 20.0)
+    run.line("stop", 300, reason="steps", detail="")
+    answers = answers_of(run.write())
+    for name in ("fully_trained", "overfitting"):
+        assert answers[name].next_step.startswith(advice)
+
+
+def test_losses_that_are_no_numbers_are_not_too_few(tmp_path: Path) -> None:
+    run = learned(tmp_path, no_number, lambda step: 0.0, no_number, train_loss=no_number)
+    found = answers_of(run.write())["overfitting"]
+    assert "In 30 evaluations the loss is not a number." in found.answer
+    assert found.next_step == SEE_WHAT_IS_MISSING
+
+
+@pytest.mark.parametrize(
+    ("finished", "advice"),
+    [(True, "If in doubt, use the checkpoint of step"), (False, "Watch the next evaluations")],
+)
+def test_what_has_ended_has_no_next_evaluation(tmp_path: Path, finished: bool, advice: str) -> None:
+    run = learned(tmp_path, lambda step: 2 + (wobble(0.05)(step) or 0), lambda step: 20.0)
+    run.lines = run.lines if finished else run.lines[:-1]
+    found = answers_of(run.write())["overfitting"]
+    assert found.evidence["reason"] == "rise within noise"
+    assert found.next_step.startswith(advice)
+
+
+def test_a_loss_below_that_of_the_training_sample(tmp_path: Path) -> None:
+    run = learned(tmp_path, lambda step: 2.0, lambda step: 20.0, lambda step: 1.9 + step / 1000)
+    words = answers_of(run.write())["overfitting"].answer
+    assert "It lies 0.200 below the loss on a sample of the training text" in words
+    assert "(0.090 above it at the first evaluation)" in words
 
 
 def two_sets(path: Path, second: Curve) -> dict[str, Answer]:

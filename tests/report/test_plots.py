@@ -1,5 +1,7 @@
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,10 +10,14 @@ import pytest
 from dragoman.report.answers.network import network_bottleneck
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings import analyse
-from dragoman.report.plots.canvas import WIDE
+from dragoman.report.plots.canvas import SHAPES, WIDE, Panel, Picture, Shape, render_svg
+from dragoman.report.plots.learning import gap_picture, loss_picture
 from dragoman.report.plots.machines import network_picture, step_time_picture
 from dragoman.report.plots.whatif import workers_picture
 from report.run_folders import START, RunFolder, calm_run, pair_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def test_caption_and_answer_name_the_same_share(tmp_path: Path) -> None:
@@ -58,3 +64,61 @@ def test_workers_are_drawn_over_the_runs_own_link_too(
     for drawn in link:
         # Two machines over it were slower than one worker.
         assert rates[drawn][1] < rates[drawn][0]
+
+
+def overfitting_run(path: Path, steps: int, last_loss: float = 6.0) -> RunFolder:
+    """The training loss stays at 1, the eval loss rises from 2; evaluations are few."""
+    run = RunFolder(path)
+    run.begin()
+    for step in range(1, steps + 1):
+        run.train(step, loss=1.0)
+        if step % (steps // 10) == 0:
+            loss = 2 + (last_loss - 2) * step / steps
+            run.evaluate(step, loss, 20.0, train_sample_loss=0.9)
+    return run
+
+
+def test_few_evaluations_stay_in_the_picture_of_many_steps(tmp_path: Path) -> None:
+    evidence = load_evidence(overfitting_run(tmp_path, steps=2000).write(), START)
+    picture = loss_picture(evidence, analyse(evidence))
+    assert picture is not None
+    figure, axes = plt.subplots()
+    picture.panels[0].draw(axes, WIDE)
+    top = axes.get_ylim()[1]
+    plt.close(figure)
+    assert top > 6.0
+    assert "above the picture" not in picture.caption
+
+
+def test_the_gap_is_drawn_even_if_only_its_beginning_is_known(tmp_path: Path) -> None:
+    run = overfitting_run(tmp_path, steps=200)
+    for line in run.lines:
+        if line["kind"] == "eval" and line["step"] > 20:
+            line["loss"] = line["train_sample_loss"] = float("nan")
+        elif line["kind"] == "eval":
+            line["step"] -= 18
+    evidence = load_evidence(run.write(), START)
+    picture = gap_picture(evidence, analyse(evidence))
+    assert picture is not None
+    assert render_svg(picture, WIDE).startswith("<svg")
+
+
+def test_the_legend_does_not_hide_the_last_evaluations(tmp_path: Path) -> None:
+    evidence = load_evidence(overfitting_run(tmp_path, steps=200).write(), START)
+    picture = gap_picture(evidence, analyse(evidence))
+    assert picture is not None
+    assert picture.legend == "above"
+
+
+@pytest.mark.parametrize("last", [40_000, 400_000, 4_000_000])
+def test_the_label_of_the_last_step_is_whole(last: int) -> None:
+    def draw(axes: "Axes", shape: Shape) -> None:
+        axes.plot([1, 0.96 * last], [0, 1])
+
+    for shape in SHAPES:
+        svg = render_svg(Picture("key", "title", "", (Panel(draw),)), shape)
+        label = re.search(rf'text-anchor: middle[^>]* x="([\d.]+)"[^>]*>{last:,}<', svg)
+        assert label is not None
+        # In the page's fonts a digit is at most 0.64 of the font's size wide, a comma half of that.
+        half = 0.32 * shape.font * (len(str(last)) + f"{last:,}".count(",") / 2)
+        assert float(label[1]) + half <= shape.width

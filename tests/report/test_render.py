@@ -120,6 +120,15 @@ def test_advice_is_given_once_and_does_not_contradict_itself(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("wide_only")
+def test_the_limit_that_ended_the_run_is_named(tmp_path: Path) -> None:
+    """The advice to go on says to raise it."""
+    run = calm_run(tmp_path)
+    assert "ended by" not in _report(run.write())["report.md"]
+    run.lines[-1]["reason"] = "patience"
+    assert "; ended by training.patience." in _report(run.write())["report.md"]
+
+
+@pytest.mark.usefixtures("wide_only")
 def test_a_running_and_a_crashed_run(tmp_path: Path) -> None:
     run = calm_run(tmp_path)
     run.lines.pop()

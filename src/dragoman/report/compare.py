@@ -9,7 +9,14 @@ import numpy as np
 
 from dragoman import __version__
 from dragoman.report.answers import answer_all
-from dragoman.report.compare_facts import Side, differing, facts_of, shown, way_of_scoring
+from dragoman.report.compare_facts import (
+    Side,
+    differing,
+    facts_of,
+    shown,
+    way_of_counting_loss,
+    way_of_scoring,
+)
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings import analyse
 from dragoman.report.identity import flat_settings, hardware_rows, identity_rows, when
@@ -91,19 +98,24 @@ def _rows(differences: dict[str, list[Any]]) -> list[list[str]]:
 
 
 def _pictures(sides: Sequence[Side]) -> list[Picture | None]:
-    of_steps = [
-        _step_curves(sides, "loss", "train-loss", "Training loss", "loss, nats per token"),
-        _step_curves(sides, "seconds", "step-time", "Step time", "seconds per step"),
+    ways = [
+        [way(side.evidence) for side in sides] for way in (way_of_scoring, way_of_counting_loss)
     ]
-    if differing(*(way_of_scoring(side.evidence) for side in sides)):
-        return of_steps
-    return [
-        _evaluation_curves(sides, "bleu", "BLEU", "lower right", over_time=False),
-        _evaluation_curves(sides, "bleu", "BLEU", "lower right", over_time=True),
-        _evaluation_curves(sides, "loss", "eval loss", "upper right", over_time=False),
-        _evaluation_curves(sides, "loss", "eval loss", "upper right", over_time=True),
-        *of_steps,
-    ]
+    same_scores, same_losses = (not differing(*pair) for pair in ways)
+    pictures: list[Picture | None] = []
+    for metric, name, legend, comparable in (
+        ("bleu", "BLEU", "lower right", same_scores),
+        ("loss", "eval loss", "best", same_scores and same_losses),
+    ):
+        if comparable:
+            pictures += [
+                _evaluation_curves(sides, metric, name, legend, over_time=over_time)
+                for over_time in (False, True)
+            ]
+    if same_losses:
+        unit = "loss, nats per token"
+        pictures.append(_step_curves(sides, "loss", "train-loss", "Training loss", unit))
+    return [*pictures, _step_curves(sides, "seconds", "step-time", "Step time", "seconds per step")]
 
 
 def _evaluation_curves(

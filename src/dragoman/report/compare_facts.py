@@ -44,9 +44,13 @@ def facts_of(first: Side, second: Side) -> list[dict[str, Any]]:
     wall_time = _fact(
         "wall_time",
         [side.findings.duration.wall for side in (first, second)],
-        lambda one, other: f"The whole run took {in_time(one)} and {in_time(other)}.",
+        lambda one, other: (
+            f"The whole run took {in_time(one)} in {first.label} and {in_time(other)} in "
+            f"{second.label}."
+        ),
     )
-    facts = [*_speed_facts(first, second), *_bleu_facts(first, second), wall_time]
+    losses = _loss_fact(first, second)
+    facts = [*_speed_facts(first, second), *_bleu_facts(first, second), losses, wall_time]
     return [fact for fact in facts if fact]
 
 
@@ -95,16 +99,14 @@ def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
         return []
     differences = differing(*(way_of_scoring(side.evidence) for side in (first, second)))
     if differences:
-        ways = ", ".join(
-            f"{name}: {shown(one)} and {shown(other)}" for name, (one, other) in differences.items()
-        )
         return [
             {
                 "id": "not_comparable",
                 "first": best[0],
                 "second": best[1],
                 "words": f"The best BLEU is {best[0]:.2f} in {labels[0]} and {best[1]:.2f} in "
-                f"{labels[1]}. These cannot be compared, as they were not measured alike ({ways}).",
+                f"{labels[1]}. These cannot be compared, as they were not measured alike "
+                f"({_ways(differences)}).",
             }
         ]
     goal = min(best)
@@ -129,6 +131,27 @@ def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
     ]
 
 
+def _loss_fact(first: Side, second: Side) -> dict[str, Any] | None:
+    """That losses do not compare, if they do not."""
+    ways = [way_of_counting_loss(side.evidence) for side in (first, second)]
+    differences = differing(*ways)
+    if not differences:
+        return None
+    return {
+        "id": "losses_not_comparable",
+        "first": ways[0],
+        "second": ways[1],
+        "words": "Their losses cannot be compared, as they were not counted alike "
+        f"({_ways(differences)}).",
+    }
+
+
+def _ways(differences: dict[str, list[Any]]) -> str:
+    return ", ".join(
+        f"{name}: {shown(one)} and {shown(other)}" for name, (one, other) in differences.items()
+    )
+
+
 def way_of_scoring(evidence: Evidence) -> dict[str, Any]:
     """What must be the same for two scores to be compared."""
     series = evidence.evaluations
@@ -144,6 +167,22 @@ def way_of_scoring(evidence: Evidence) -> dict[str, Any]:
         "signature": series.signature if series is not None else None,
         "evaluation.beam": evidence.setting("evaluation", "beam"),
         "evaluation.bleu_pairs": evidence.setting("evaluation", "bleu_pairs"),
+    }
+
+
+def way_of_counting_loss(evidence: Evidence) -> dict[str, Any]:
+    """What must be the same for two losses per token to be compared."""
+    vocabulary = table_of(evidence.corpus.get("vocabulary"))
+    files = table_of(evidence.corpus.get("files"))
+    names = vocabulary.get("files")
+    sums = [
+        str(table_of(files.get(str(name))).get("sha256", ""))[:8]
+        for name in (names if isinstance(names, list) else [])
+    ]
+    return {
+        "subwords": vocabulary.get("sizes"),
+        "checksums of the vocabulary": " ".join(filter(None, sums)) or None,
+        "training.label_smoothing": evidence.setting("training", "label_smoothing"),
     }
 
 

@@ -33,11 +33,11 @@ def trend_over_steps(step: Floats, values: Floats, coverage: float = COVERAGE) -
     return trend(np.log(step[known]), values[known], coverage)
 
 
-def running_mean(values: Floats) -> Floats:
-    """Mean of each value and its two neighbours; one low outlier is no minimum."""
+def running_median(values: Floats) -> Floats:
+    """Median of each value and its two neighbours; one low outlier is no minimum."""
     padded = np.concatenate((values[:1], values, values[-1:]))
-    mean: Floats = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
-    return mean
+    median: Floats = np.median((padded[:-2], padded[1:-1], padded[2:]), axis=0)
+    return median
 
 
 def evaluation_noise(step: Floats, values: Floats) -> float:

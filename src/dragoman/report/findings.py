@@ -50,7 +50,7 @@ def analyse(evidence: Evidence) -> Findings:
     questions = usual_questions(calibration) if calibration else []
     return Findings(
         duration=split_duration(evidence.history),
-        learning=judge_learning(evidence.history.evaluations, train, law),
+        learning=judge_learning(evidence.history.evaluations, train, law, evidence.guessing_loss),
         law=law,
         gpus=judge_gpus(evidence),
         times=measure_steps(train, evidence.local_steps),

@@ -1,5 +1,6 @@
 """Whether the run had more to learn, and what more steps would buy, by each validation set."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +12,7 @@ from dragoman.report.evidence.records import Evaluations, TrainSteps
 from dragoman.report.intervals import Trend
 from dragoman.report.law import Law, Stage
 from dragoman.report.overfitting import Overfitting, Verdict, judge_overfitting
-from dragoman.report.series import Floats
+from dragoman.report.series import NAN, Floats
 from dragoman.report.thresholds import (
     DRIFTING_NOISE,
     MEANINGFUL_BLEU_GAIN,
@@ -22,6 +23,7 @@ from dragoman.report.thresholds import (
 
 ConvergenceReason = Literal[
     "diverged",
+    "no better than guessing",
     "past its best",
     "few evaluations",
     "still improving",
@@ -59,6 +61,7 @@ class Convergence:
     bleu: Gain | None
     evaluations: int  # In the last third.
     diverged_at: int | None  # First step of the training loss's final stretch of NaN.
+    guessing_loss: float  # Of guessing among all words; infinite if not known.
     rate: Stage
 
     @property
@@ -84,19 +87,26 @@ class Learning:
 
 
 def judge_learning(
-    sets: Sequence[Evaluations], train: TrainSteps, law: Law | None
+    sets: Sequence[Evaluations],
+    train: TrainSteps,
+    law: Law | None,
+    guessing_loss: float = math.inf,
 ) -> tuple[Learning, ...]:
     """Judge by every validation set, the first of which decides what is best; at least once."""
     found = []
     for evaluations in sets or (None,):
         overfitting = judge_overfitting(evaluations)
-        convergence = judge_convergence(evaluations, train, law, overfitting)
+        convergence = judge_convergence(evaluations, train, law, overfitting, guessing_loss)
         found.append(Learning(evaluations, overfitting, convergence))
     return tuple(found)
 
 
 def judge_convergence(
-    evaluations: Evaluations | None, train: TrainSteps, law: Law | None, overfitting: Overfitting
+    evaluations: Evaluations | None,
+    train: TrainSteps,
+    law: Law | None,
+    overfitting: Overfitting,
+    guessing_loss: float,
 ) -> Convergence:
     """Extrapolate loss and BLEU of the last third, on a logarithmic scale of steps."""
     gains: dict[Measure, Gain] = {}
@@ -111,7 +121,16 @@ def judge_convergence(
     verdict: tuple[Verdict, ConvergenceReason] = ("no", "diverged")
     if diverged_at is None:
         verdict = _convergence_verdict(gains, rate, overfitting)
-    return Convergence(*verdict, gains.get("loss"), gains.get("BLEU"), late, diverged_at, rate)
+        if evaluations is not None and lowest_loss(evaluations) >= guessing_loss:
+            verdict = "no", "no better than guessing"
+    both = gains.get("loss"), gains.get("BLEU")
+    return Convergence(*verdict, *both, late, diverged_at, guessing_loss, rate)
+
+
+def lowest_loss(evaluations: Evaluations) -> float:
+    """The lowest that is a number; NaN if none is."""
+    known = evaluations.loss[np.isfinite(evaluations.loss)]
+    return float(known.min()) if len(known) else NAN
 
 
 def is_improving(measure: Measure, gain: Gain) -> bool:

@@ -10,7 +10,7 @@ from dragoman.report.curves import (
     coverage_each,
     evaluation_noise,
     last_third,
-    running_mean,
+    running_median,
     trend_over_steps,
 )
 from dragoman.report.evidence.records import Evaluations
@@ -78,11 +78,14 @@ class Overfitting:
 
 def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
     """Compare losses measured in the same mode, before and after the eval loss's minimum."""
-    series = None if evaluations is None else evaluations.take(np.isfinite(evaluations.loss))
-    if evaluations is None or series is None or len(series) < 2:
+    if evaluations is None:
         return Overfitting("unclear", "few evaluations")
+    series = evaluations.take(np.isfinite(evaluations.loss))
+    if len(series) < 2:
+        lost = len(evaluations) - len(series)
+        return Overfitting("unclear", "few evaluations", without_number=lost)
     step, loss = series.step, series.loss
-    turn, best = int(np.argmin(running_mean(loss))), int(np.argmin(loss))
+    turn, best = int(np.argmin(running_median(loss))), int(np.argmin(loss))
     # The three that were chosen for being low must not witness that the others are higher.
     after = np.arange(len(step)) > turn + 1
     recent = after | last_third(step)
@@ -120,7 +123,7 @@ def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
 
 
 def _rise(step: Floats, values: Floats, turn: int) -> Rise:
-    bottom = running_mean(values)[turn]
+    bottom = running_median(values)[turn]
     return Rise(
         mean=float(values[-3:].mean() - bottom),
         least=float(values[-3:].min() - bottom),

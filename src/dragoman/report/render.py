@@ -126,6 +126,8 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     stop = evidence.history.stop
     if stop is not None and stop.reason == "error":
         parts.append(f"stopped by an error: {stop.detail}")
+    elif stop is not None and stop.reason in ("epochs", "hours", "patience"):
+        parts.append(f"ended by training.{stop.reason}")
     return "; ".join(parts) + "." if parts else "No step has been logged."
 
 

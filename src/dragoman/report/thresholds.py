@@ -19,7 +19,7 @@ EVALUATIONS_NEEDED = Threshold(
 )
 EVALUATIONS_FOR_CONFIDENCE = Threshold(
     10,
-    "evaluations in the last third",
+    "evaluations",
     "Twice as many as needed: the interval then rests on several degrees of freedom.",
 )
 MEANINGFUL_LOSS_GAIN = Threshold(

@@ -1,17 +1,46 @@
 """Advice that several answers give."""
 
+import numpy as np
+
+from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.records import TrainSteps
 from dragoman.report.findings import Findings
+from dragoman.report.law import Law
 from dragoman.report.thresholds import EVALUATIONS_NEEDED
 
-EVALUATE_MORE_OFTEN = (
-    f"Evaluate more often: at least {3 * int(EVALUATIONS_NEEDED.value)} evaluations over the run "
-    "(evaluation.every_steps)."
+GIVE_IT_A_RATE = (
+    "Start a new run with a learning rate above zero (schedule.peak, or schedule.scale of the "
+    "transformer schedule)."
 )
+
+
+def evaluate_more_often(evidence: Evidence, law: Law | None) -> str:
+    """How to have enough evaluations, in this run or, if its schedule has ended, in another."""
+    enough = 3 * int(EVALUATIONS_NEEDED.value)
+    last_step = evidence.history.train.last_step
+    if law is not None and law.has_end and last_step >= (law.total_steps or 0) >= enough:
+        return (
+            f"Start a new run that evaluates more often: at least {enough} times, every "
+            f"{last_step // enough:,} steps (evaluation.every_steps)."
+        )
+    return (
+        f"Evaluate more often: at least {enough} evaluations over the run (evaluation.every_steps)."
+    )
+
+
+def was_zero(train: TrainSteps) -> bool:
+    """Whether the learning rate was zero at every step that tells."""
+    known = train.learning_rate[np.isfinite(train.learning_rate)]
+    return len(known) > 0 and not known.any()
 
 
 def spare_evaluations(findings: Findings) -> str:
     """How to spend less time on evaluations, without having too few of them."""
-    if findings.convergence.reason == "few evaluations":
+    found = findings.convergence
+    if found.reason == "gain within noise":
+        return "Keep them: whether the model is fully trained is unclear even with all of them."
+    # Of half as many, too few would be left.
+    if found.evaluations < 2 * EVALUATIONS_NEEDED.value:
         return (
             "Make evaluations shorter, not rarer, in a new run that scores BLEU on fewer sentences "
             "(evaluation.bleu_pairs)."

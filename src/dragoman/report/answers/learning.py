@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.report.answers.advice import EVALUATE_MORE_OFTEN
+from dragoman.report.answers.advice import GIVE_IT_A_RATE, evaluate_more_often, was_zero
 from dragoman.report.answers.answer import (
     HISTORY_IS_LOST,
     Answer,
@@ -29,6 +29,7 @@ from dragoman.report.learning import (
     Learning,
     Measure,
     is_improving,
+    lowest_loss,
     may_improve,
 )
 from dragoman.report.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED
@@ -64,7 +65,7 @@ def _by_one_set(evidence: Evidence, learning: Learning, law: Law | None) -> Answ
 
 def _tone(learning: Learning) -> Tone:
     found = learning.convergence
-    if found.reason == "diverged" or _diverged_to_a_number(learning):
+    if found.reason in ("diverged", "no better than guessing") or _diverged_to_a_number(learning):
         return "bad"
     if found.reason == "nothing to gain":
         return "good"
@@ -79,7 +80,7 @@ def _diverged_to_a_number(learning: Learning) -> bool:
 
 def _confidence(learning: Learning) -> Confidence:
     found = learning.convergence
-    if found.reason == "diverged":
+    if found.reason in ("diverged", "no better than guessing"):
         return "high"
     if found.reason == "past its best":
         return "high" if learning.overfitting.has_jumped else "medium"
@@ -87,6 +88,8 @@ def _confidence(learning: Learning) -> Confidence:
         return "low"
     many = found.evaluations >= EVALUATIONS_FOR_CONFIDENCE.value
     sure = len(found.gains) == 2 and many and not found.noise_drifts
+    # What may have turned is not surely at its best.
+    sure = sure and (found.verdict == "no" or learning.overfitting.verdict == "no")
     return "high" if sure and found.rate == "has no end" else "medium"
 
 
@@ -104,6 +107,7 @@ def _note(learning: Learning) -> str:
         return f"at most {_change(gains[0][0], gains[0][1].high)} from 50% more steps"
     return {
         "diverged": f"no number since step {found.diverged_at or 0:,}",
+        "no better than guessing": "no better than guessing",
         "past its best": f"worse than at step {learning.overfitting.best_step:,}",
         "few evaluations": f"{plural(found.evaluations, 'evaluation')} in the last third",
         "improving as the rate runs down": "the learning rate has run down",
@@ -123,6 +127,13 @@ def _words(learning: Learning, evidence: Evidence) -> str:
         return (
             f"The training loss has not been a number since step {found.diverged_at:,}: the run "
             "diverged, and the steps after that taught it nothing."
+        )
+    if found.reason == "no better than guessing":
+        assert learning.evaluations is not None, "a loss was compared with that of guessing"
+        return (
+            f"The lowest eval loss is {lowest_loss(learning.evaluations):.3f}, and guessing among "
+            f"all words of the vocabulary has {found.guessing_loss:.3f}: the model was never "
+            "better than that."
         )
     if found.reason == "past its best":
         return _words_past_best(learning)
@@ -196,6 +207,8 @@ def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:
     reason = found.reason
     if reason == "diverged":
         return _advice_after_divergence(found, evidence)
+    if reason == "no better than guessing":
+        return _advice_after_learning_nothing(evidence, law)
     if reason == "past its best":
         return _advice_past_best(learning, evidence)
     undecided = found.verdict == "unclear" and reason != "few evaluations"
@@ -204,7 +217,7 @@ def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:
             return f"Go on to the schedule's end, step {law.total_steps:,}."
         reason = "improving as the rate runs down"  # There is no going on from its end.
     return {
-        "few evaluations": EVALUATE_MORE_OFTEN,
+        "few evaluations": evaluate_more_often(evidence, law),
         "nothing to gain": "Stop here, average the last checkpoints (`--average`), or spend the "
         "time on a larger model or more data.",
         "nothing left in the schedule": "Use this model, or average the last checkpoints "
@@ -226,6 +239,15 @@ def _advice_after_divergence(found: Convergence, evidence: Evidence) -> str:
     if good is None:
         return advice
     return f"Use the checkpoint of step {good:,}, the last before that. {advice}"
+
+
+def _advice_after_learning_nothing(evidence: Evidence, law: Law | None) -> str:
+    train = evidence.history.train
+    if was_zero(train):
+        return GIVE_IT_A_RATE
+    if law is not None and train.last_step < law.peak_step:
+        return f"Let the warm-up end, at step {law.peak_step:,}, and look again."
+    return "Start a new run with a lower learning rate or a longer warm-up."
 
 
 def _advice_past_best(learning: Learning, evidence: Evidence) -> str:

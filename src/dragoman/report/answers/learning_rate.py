@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.report.answers.answer import Answer
+from dragoman.report.answers.advice import GIVE_IT_A_RATE, was_zero
+from dragoman.report.answers.answer import Answer, Confidence
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
 from dragoman.report.law import Law
@@ -37,24 +38,35 @@ def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
         facts["largest_deviation_from_law"] = deviation
     kind = law.schedule.kind if law else str(evidence.setting("schedule", "kind") or "unclear")
     advice = "Look for a config.toml that was changed, or another version of Dragoman."
-    if law is None:
+    is_zero = was_zero(train)
+    if is_zero:
+        advice = GIVE_IT_A_RATE
+    elif law is None:
         advice = "Keep config.toml in the run folder: the law is read from it."
     return Answer(
         id="learning_rate",
         question="What did the learning rate do?",
         verdict=kind,
         headline=kind.replace("_", " ").capitalize(),
-        tone="caution" if law and not follows else "plain",
-        note=f"peak {law.peak:.2g} at step {law.peak_step:,}" if law else "",
+        tone="bad" if is_zero else "caution" if law and not follows else "plain",
+        note="zero" if is_zero else f"peak {law.peak:.2g} at step {law.peak_step:,}" if law else "",
         answer=_law_words(law, facts, follows),
         evidence=facts,
-        confidence="low" if law is None else "high" if follows and len(rates) else "medium",
+        confidence="high" if is_zero else _confidence(law, follows and len(rates) > 0),
         next_step="Nothing to do." if follows else advice,
     )
 
 
+def _confidence(law: Law | None, is_seen_to_follow: bool) -> Confidence:
+    if law is None:
+        return "low"
+    return "high" if is_seen_to_follow else "medium"
+
+
 def _law_words(law: Law | None, facts: dict[str, Any], follows: bool) -> str:
     logged = facts.get("logged")
+    if logged and not logged["peak"]:
+        return f"It was zero at every step up to {logged['now_step']:,}: nothing was learned."
     if law is None:
         if logged is None:
             return "Neither the settings nor the log say anything about the learning rate."

@@ -11,6 +11,8 @@ from dragoman.report.findings import Findings
 from dragoman.report.gpus import Dips
 from dragoman.report.series import NAN
 from dragoman.report.thresholds import (
+    GPU_FULL,
+    GPU_PARTIAL,
     LITTLE_ARITHMETIC,
     NETWORK_IS_BOTTLENECK,
     STEPS_FOR_CONFIDENCE,
@@ -39,7 +41,7 @@ def gpu_utilization(evidence: Evidence, findings: Findings) -> Answer:
     confidence: Confidence = "high" if is_whole else "medium"
     if not found.gpus:
         confidence = "low" if on_gpus else "high"
-    note = f"{found.mean:.0f}% busy" if found.gpus else ""
+    note = f"{_busy(found.mean)} busy" if found.gpus else ""
     if not found.gpus and found.cpu_percent is not None:
         note = f"processors {found.cpu_percent:.0f}% busy"
     return Answer(
@@ -63,6 +65,14 @@ _HEADLINES: dict[str, tuple[str, Tone]] = {
     "low": ("Hardly", "bad"),
     "none": ("No GPU", "plain"),
 }
+
+
+def _busy(percent: float) -> str:
+    """Rounded, but never up to a threshold that was not reached."""
+    for limit in (GPU_FULL.value, GPU_PARTIAL.value):
+        if percent < limit <= round(percent):
+            return f"{min(percent, limit - 0.1):.1f}%"
+    return f"{percent:.0f}%"
 
 
 def _on_gpus(evidence: Evidence) -> bool:
@@ -98,7 +108,7 @@ def _gpu_words(evidence: Evidence, findings: Findings) -> str:
     verb = "was" if len(found.gpus) == 1 else "were"
     of_all = "" if len(found.gpus) == found.expected else f"{len(found.gpus)} of "
     gpus = f"{of_all}{plural(found.expected, 'GPU')}"
-    words = f"{gpus} {verb} busy {found.mean:.0f}% of the time on average"
+    words = f"{gpus} {verb} busy {_busy(found.mean)} of the time on average"
     if len(found.gpus) > 1:
         words += f" (least: GPU {worst.index} of {worst.host}, {worst.mean:.0f}%)"
     idle = sum(dip.idle_seconds for dip in found.dips)

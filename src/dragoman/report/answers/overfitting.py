@@ -2,9 +2,10 @@
 
 import math
 
-from dragoman.report.answers.advice import EVALUATE_MORE_OFTEN
+from dragoman.report.answers.advice import evaluate_more_often
 from dragoman.report.answers.answer import (
     HISTORY_IS_LOST,
+    SEE_WHAT_IS_MISSING,
     Answer,
     Confidence,
     Tone,
@@ -14,9 +15,14 @@ from dragoman.report.answers.answer import (
 from dragoman.report.answers.validation_sets import by_all_sets, checkpoint_of
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings import Findings
+from dragoman.report.law import Law
 from dragoman.report.overfitting import Overfitting
 from dragoman.report.series import NAN
-from dragoman.report.thresholds import DRIFTING_NOISE, EVALUATIONS_NEEDED
+from dragoman.report.thresholds import (
+    DRIFTING_NOISE,
+    EVALUATIONS_FOR_CONFIDENCE,
+    EVALUATIONS_NEEDED,
+)
 from dragoman.report.wording import plural
 
 _QUESTION = "Were we overfitting?"
@@ -26,10 +32,12 @@ def overfitting(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by the turn of the eval loss against the training sample, both in evaluation mode."""
     if evidence.state == "lost":
         return unknown("overfitting", _QUESTION, HISTORY_IS_LOST)
-    return by_all_sets(findings.learning, lambda one: _by_one_set(evidence, one.overfitting))
+    return by_all_sets(
+        findings.learning, lambda one: _by_one_set(evidence, one.overfitting, findings.law)
+    )
 
 
-def _by_one_set(evidence: Evidence, found: Overfitting) -> Answer:
+def _by_one_set(evidence: Evidence, found: Overfitting, law: Law | None) -> Answer:
     return Answer(
         id="overfitting",
         question=_QUESTION,
@@ -40,7 +48,7 @@ def _by_one_set(evidence: Evidence, found: Overfitting) -> Answer:
         answer=_words(found),
         evidence=facts_of(found),
         confidence=_confidence(found),
-        next_step=_advice(found, evidence),
+        next_step=_advice(found, evidence, law),
     )
 
 
@@ -54,10 +62,15 @@ def _tone(found: Overfitting) -> Tone:
 def _confidence(found: Overfitting) -> Confidence:
     if found.verdict == "unclear":
         return "low"
+    if found.verdict == "no" or found.bleu_change is None:
+        return "medium"
     line = found.eval_change
-    drifts = line is not None and line.likely_autocorrelation > DRIFTING_NOISE.value
-    sure = found.verdict == "yes" and found.bleu_change is not None
-    return "high" if sure and (found.has_jumped or not drifts) else "medium"
+    by_slope = (
+        line is not None
+        and line.points >= EVALUATIONS_FOR_CONFIDENCE.value
+        and line.likely_autocorrelation <= DRIFTING_NOISE.value
+    )
+    return "high" if found.has_jumped or by_slope else "medium"
 
 
 def _note(found: Overfitting) -> str:
@@ -73,6 +86,10 @@ def _rise(found: Overfitting) -> float:
     return found.rise.mean if found.rise else NAN
 
 
+def _distance(gap: float) -> str:
+    return f"{abs(gap):.3f} {'below' if gap < 0 else 'above'}"
+
+
 def _words(found: Overfitting) -> str:
     lowest = f"The eval loss was lowest at step {found.best_step:,} ({found.best_loss:.3f})"
     last = f"at step {found.last_step:,} it was {found.last_loss:.3f}"
@@ -81,17 +98,17 @@ def _words(found: Overfitting) -> str:
         which = "the last that is a number" if found.without_number else "the last evaluation"
         not_turned = f"{lowest}, {which}: it has not turned"
     gap = (
-        f" It lies {found.gap_last:.3f} above the loss on a sample of the training text, measured "
-        f"in the same mode ({found.gap_first:.3f} at the first evaluation)."
+        f" It lies {_distance(found.gap_last)} the loss on a sample of the training text, measured "
+        f"in the same mode ({_distance(found.gap_first)} it at the first evaluation)."
         if math.isfinite(found.gap_last)
         else ""
     )
-    lost = (
-        f" This is about the time until then: in {plural(found.without_number, 'evaluation')} "
-        "after it the loss is not a number."
-        if found.without_number
-        else ""
-    )
+    number = plural(found.without_number, "evaluation")
+    lost = ""
+    if found.without_number and found.reason == "few evaluations":
+        lost = f" In {number} the loss is not a number."
+    elif found.without_number:
+        lost = f" This is about the time until then: in {number} after it the loss is not a number."
     rose = f"{lowest} and has risen by {_rise(found):.3f} since"
     sample_rise = found.sample_rise.mean if found.sample_rise else NAN
     bleu = "BLEU does not either" if found.bleu_change else "BLEU is not known"
@@ -113,13 +130,17 @@ def _words(found: Overfitting) -> str:
     return words + lost
 
 
-def _advice(found: Overfitting, evidence: Evidence) -> str:
+def _advice(found: Overfitting, evidence: Evidence, law: Law | None) -> str:
     best = checkpoint_of(evidence, found.best_step)
+    # More of what is not a number would say no more.
+    is_lost = found.without_number > 0
     return {
-        "few evaluations": EVALUATE_MORE_OFTEN,
+        "few evaluations": SEE_WHAT_IS_MISSING if is_lost else evaluate_more_often(evidence, law),
         "at its minimum": "Nothing to do.",
         "rise within noise": "Watch the next evaluations; the checkpoint with the best loss is "
-        "kept.",
+        "kept."
+        if evidence.state == "running"
+        else f"If in doubt, use {best}.",
         "turned, no training sample": "Start a new run that measures the training sample too "
         "(evaluation.train_sample_pairs).",
         "turned with the training sample": f"Use {best}, or start a new run with a lower learning "

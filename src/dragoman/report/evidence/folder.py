@@ -12,7 +12,7 @@ import numpy as np
 from dragoman.errors import UserError
 from dragoman.report.evidence.checkpoints import CheckpointIndex, read_checkpoints
 from dragoman.report.evidence.history import History, read_history
-from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of
+from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of, whole_number
 from dragoman.report.evidence.machines import Machine, read_machines
 from dragoman.report.evidence.records import Evaluations, Life
 from dragoman.report.thresholds import SILENCE
@@ -111,6 +111,14 @@ class Evidence:
     def corpus(self) -> Mapping[str, Any]:
         """The copy of the corpus's manifest."""
         return table_of(table_of(self.provenance.get("corpus")).get("manifest"))
+
+    @property
+    def guessing_loss(self) -> float:
+        """Loss per token of guessing among all words of the vocabulary; infinite if not known."""
+        sizes = table_of(self.corpus.get("vocabulary")).get("sizes")
+        # That of the target comes last, if there are two.
+        words = whole_number(sizes[-1]) if isinstance(sizes, list) and sizes else 0
+        return math.log(words) if words > 0 else math.inf
 
 
 def load_evidence(run: Path, now: float) -> Evidence:

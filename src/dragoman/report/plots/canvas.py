@@ -113,8 +113,11 @@ def _draw(figure: "Figure", picture: Picture, shape: Shape) -> None:
         axes.tick_params(labelbottom=axes is rows[-1])
         axes.set_title(panel.name, loc="right", fontsize=shape.font, pad=3)
     rows[-1].set_xlabel(picture.x_label)
+    right = picture.right
     if picture.x_label == "step":
         thousands(rows[-1], shape)
+        # Half of the last label may stand beyond the end of the axis.
+        right = max(right, 0.3 * len(f"{rows[-1].get_xlim()[1]:,.0f}"))
     entries = len(first.get_legend_handles_labels()[1])
     columns = {"above": 6, "below": 3}.get(picture.legend, 1) if shape is WIDE else 2
     beside = 1.5 * shape.font * -(-entries // columns) + 0.7 * shape.font
@@ -124,7 +127,7 @@ def _draw(figure: "Figure", picture: Picture, shape: Shape) -> None:
     bottom = beside if picture.legend == "below" else 3.1 * shape.font
     figure.subplots_adjust(
         left=picture.left * shape.font / width,
-        right=1 - picture.right * shape.font / width,
+        right=1 - right * shape.font / width,
         top=1 - top / height,
         bottom=bottom / height,
     )

@@ -34,6 +34,13 @@ def _mark_restarts(axes: "Axes", evidence: Evidence) -> None:
             label = "_"
 
 
+def _highest_later(step: Floats, losses: Floats) -> float:
+    """Of all evaluations but the first ones, which tower above all others."""
+    known = np.isfinite(losses)
+    later = known & (step >= 0.1 * step[-1])
+    return float(losses[later if later.any() else known].max(initial=-np.inf))
+
+
 def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     """Training and evaluation loss over steps."""
     train, sets = evidence.history.train, evidence.history.evaluations
@@ -41,8 +48,9 @@ def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     losses = losses[np.isfinite(losses)]
     if not len(losses):
         return None
-    # The first steps tower above all others.
+    # The first steps tower above all others; the few evaluations must not be taken for such.
     low, high, highest = (float(np.percentile(losses, share)) for share in (0, 99, 100))
+    high = max((high, *(_highest_later(series.step, series.loss) for series in sets)))
     edge = 0.06 * (high - low) or 1.0
     is_dropping = any(
         evidence.setting("model", f"{kind}dropout") for kind in ("", "attention_", "relu_")
@@ -129,8 +137,7 @@ def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     seen, unseen = series.train_sample_loss, series.loss
     both = np.concatenate((seen, unseen))
     low, highest = float(np.nanmin(both)), float(np.nanmax(both))
-    # The first evaluations tower above all others, and say nothing about overfitting.
-    high = float(np.nanmax(both[np.tile(series.step, 2) > 0.1 * series.step[-1]]))
+    high = max(_highest_later(series.step, losses) for losses in (seen, unseen))
     edge = 0.08 * (high - low)
 
     def draw(axes: "Axes", shape: Shape) -> None:
@@ -150,6 +157,7 @@ def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         + beyond(highest, high + edge),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
+        legend="above",  # A turn shows in the last evaluations: nothing may lie over them.
     )
 
 
