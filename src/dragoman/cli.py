@@ -45,9 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f"{error.filename}: " if error.filename else ""
         system = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
         _fail(f"{where}{error.strerror or error}", 1 if system else 2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_want_of_memory(error):
+            raise
+        reason = (str(error) or "it is used up").splitlines()[0].split("DefaultCPUAllocator: ")[-1]
+        _fail(f"not enough memory: {reason}; ask for a smaller model, batch or beam", 1)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # The first is enough.
         _fail("interrupted", 130)
+
+
+def _is_want_of_memory(error: Exception) -> bool:
+    """Whether the machine or its GPU is full; torch has no class of its own for the former."""
+    is_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or is_torch
 
 
 def _fail(message: str, code: int) -> None:
