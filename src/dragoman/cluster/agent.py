@@ -263,7 +263,7 @@ def _obey(orders: Orders, folder: Path) -> int:
 
 def _run(orders: Orders, board: Board, address: str, interface: str, folder: Path) -> int:
     config = folder / "config.toml"
-    config.write_text(orders.config)
+    config.write_text(orders.config, encoding="utf-8")
     heartbeats = folder / "heartbeats"
     heartbeats.mkdir()
     threads = max(1, len(os.sched_getaffinity(0)) // orders.workers)
