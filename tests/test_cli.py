@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from dragoman.arguments import DESCRIPTIONS, EXIT_CODES
-from dragoman.cli import main
+from dragoman.cli import VERBS, main
 from support import refusal, run_dragoman
 
 
@@ -99,3 +100,32 @@ def test_a_full_disk_is_named() -> None:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert result.returncode == 1
     assert result.stderr == "dragoman: No space left on device\n"
+
+
+@pytest.mark.parametrize("word", ["odd", os.fsdecode(b"od\xff")])
+def test_names_that_are_no_text_are_refused_before_any_work(
+    small_text: Path,
+    tmp_path: Path,
+    word: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / os.fsdecode(b"od\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder if word == "odd" else tmp_path)
+    code, errors = refusal(capsys, "train", small_text / "config.toml", "--run", word)
+    assert code == 2
+    assert errors.startswith("dragoman: '")
+    assert errors.endswith("od\\udcff': not text in utf-8: rename what is called so\n")
+    assert errors.count("\n") == 1
+
+
+def test_want_of_memory_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(VERBS, "settings", lambda _: torch.empty(1 << 55))
+    code, errors = refusal(capsys, "settings")
+    assert code == 1
+    assert errors.startswith("dragoman: not enough memory: can't allocate memory: you tried to ")
+    assert errors.endswith("; ask for a smaller model, batch or beam\n")
+    assert errors.count("\n") == 1

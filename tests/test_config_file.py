@@ -93,6 +93,12 @@ def test_all_problems_are_reported_at_once(config_path: Path) -> None:
         ("cleaning.max_tokens=0", "cleaning.max_tokens must be at least 2, not 0"),
         ("schedule.scale=inf", "schedule.scale must be a finite number, not inf"),
         ("translation.beam=100_000", "translation.beam must be at most 1,000"),
+        ("training.seed=18446744073709551616", "at most 9,223,372,036,854,775,807, not 18,446"),
+        (f"training.seed={'9' * 500}", "training.seed must be at most 9,223,372,036"),
+        (f"training.seed={'9' * 5_000}", "training.seed must be a whole number"),
+        (f"training.seed={'[' * 20_000}", "is not a TOML value"),
+        ("training.seed=1979-05-27", "must be a whole number, not 1979-05-27"),
+        ("distributed.timeout_seconds=1e10", "timeout_seconds must be at most 31,536,000"),
         ('vocabulary.source_model="x"', "vocabulary.source_model needs joint = false"),
         ('corpus.test={t={source="a"}}', "corpus.test.t.target is missing"),
         ('corpus.test={"a/b"={tsv="a"}}', "a name may hold letters"),
@@ -105,12 +111,23 @@ def test_bad_values_are_named(config_path: Path, override: str, problem: str) ->
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"[corpus", "not valid TOML"), (b"\xff\xfe", "is not UTF-8 text")],
+    [
+        (b"[corpus", "not valid TOML"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"a = " + b"9" * 5_000, "not valid TOML"),
+        (b"a = " + b"[" * 20_000, "not valid TOML"),
+    ],
 )
 def test_broken_files_are_named(config_path: Path, content: bytes, problem: str) -> None:
     config_path.write_bytes(content)
     with pytest.raises(UserError, match=problem):
         load_config(config_path)
+
+
+def test_a_byte_order_mark_is_passed_over(config_path: Path) -> None:
+    plain = load_config(config_path)
+    config_path.write_bytes(b"\xef\xbb\xbf" + config_path.read_bytes())
+    assert load_config(config_path) == plain
 
 
 def test_dump_is_read_back_as_the_same_config(config_path: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     die_with_agent()
     parsed = parse(arguments)
     try:
+        _refuse_odd_names(sys.argv[1:] if arguments is None else arguments)
         VERBS[parsed.verb](parsed)
     except UserError as error:
         _fail(str(error), 2)
@@ -45,9 +47,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f"{error.filename}: " if error.filename else ""
         system = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
         _fail(f"{where}{error.strerror or error}", 1 if system else 2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_want_of_memory(error):
+            raise
+        reason = (str(error) or "it is used up").splitlines()[0].split("DefaultCPUAllocator: ")[-1]
+        _fail(f"not enough memory: {reason}; ask for a smaller model, batch or beam", 1)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # The first is enough.
         _fail("interrupted", 130)
+
+
+def _refuse_odd_names(words: Sequence[str]) -> None:
+    """Refuse names that no page, JSON or TOML could hold, before hours of work end at one."""
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:
+        raise UserError("the folder that this was started in is gone: go to another") from None
+    for name in (*words, here):
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            encoding = sys.getfilesystemencoding()
+            raise UserError(f"{name!r}: not text in {encoding}: rename what is called so")
+
+
+def _is_want_of_memory(error: Exception) -> bool:
+    """Whether the machine or its GPU is full; torch has no class of its own for the former."""
+    is_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or is_torch
 
 
 def _fail(message: str, code: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 LARGEST_BEAM, LARGEST_PATIENCE = 1_000, 10  # Nobody wants more, and memory runs out before.
+LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -383,13 +384,18 @@ class DistributedSettings:
         may_change=True,
     )
     wait_seconds: float = setting(
-        600.0, "Wait this long for missing machines, then stop.", minimum=1, may_change=True
+        600.0,
+        "Wait this long for missing machines, then stop.",
+        minimum=1,
+        maximum=LONGEST_WAIT_SECONDS,
+        may_change=True,
     )
     timeout_seconds: float = setting(
         120.0,
         "A worker whose process stands still for this long is taken for dead. Workers wait as "
         "long for each other's messages.",
         minimum=5,
+        maximum=LONGEST_WAIT_SECONDS,
         may_change=True,
     )
     max_restarts: int = setting(

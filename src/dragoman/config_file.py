@@ -16,6 +16,8 @@ from dragoman.config import Config
 from dragoman.contradictions import contradictions
 from dragoman.errors import UserError
 
+LARGEST_WHOLE_NUMBER = 2**63 - 1  # Of TOML, and of most that reads a setting.
+
 
 class ConfigError(UserError):
     """One or more problems of a config, one line each."""
@@ -84,14 +86,14 @@ def settings_of(section: type) -> Iterator[tuple[Field[Any], Any]]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Some editors put a mark first.
     except FileNotFoundError:
         raise UserError(f"{path}: no such config file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder, not a config file") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text, so not a TOML config file") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # Python refuses thousands of digits or brackets.
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -102,7 +104,7 @@ def _apply_override(table: dict[str, Any], override: str) -> list[str]:
         return [f"override {override!r}: write section.setting=value, as in training.steps=1000"]
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         if not re.fullmatch(r"[\w./+-]+", value):
             return [f"override {override!r}: {value!r} is not a TOML value"]
         parsed = value
@@ -179,6 +181,9 @@ class _Reader:
     def _check_range(self, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if not isinstance(value, (int, float)):
             return
+        if isinstance(value, int) and abs(value) > LARGEST_WHOLE_NUMBER:
+            self.problems.append(f"{name} must be at most {LARGEST_WHOLE_NUMBER:,}, not {value:,}")
+            return
         if not math.isfinite(value):
             self.problems.append(f"{name} must be a finite number, not {value:g}")
             return
@@ -239,4 +244,4 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         # TOML's basic strings take JSON's escapes, but DEL must be escaped too.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+    return str(value)

@@ -36,7 +36,7 @@ def make_parts(config: Config, workers: Workers) -> Parts:
         corpus.check_contents()
     check_corpus_settings(config, corpus)
     source, target = corpus.subwords()
-    torch.manual_seed(config.training.seed % 2**64)  # It takes no more, a config does.
+    torch.manual_seed(config.training.seed)
     model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
     model.to(workers.device)
     batches = config.batches
