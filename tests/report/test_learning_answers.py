@@ -221,6 +221,12 @@ def test_a_slope_of_few_evaluations_is_less_sure(
     assert (found.verdict, found.confidence) == ("yes", confidence)
 
 
+def test_there_is_no_minus_nothing(tmp_path: Path) -> None:
+    run = learned(tmp_path, lambda step: 2 + step / 1e6, lambda step: 20 - step / 1e6)
+    assert "-0.00 " not in answers_of(run.write())["fully_trained"].answer
+    assert "BLEU by +0.00 (+0.00 to +0.00)" in answers_of(tmp_path)["fully_trained"].answer
+
+
 def test_drifting_noise_lowers_the_confidence(tmp_path: Path) -> None:
     def plateau(noise: Curve) -> Answer:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

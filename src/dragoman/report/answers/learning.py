@@ -118,7 +118,7 @@ def _note(learning: Learning) -> str:
 
 def _change(measure: Measure, gain: float) -> str:
     """A gain as the change of what is measured: a loss gains by falling."""
-    return f"{gain:+.2f} BLEU" if measure == "BLEU" else f"{-gain:+.3f} loss"
+    return f"{gain:+z.2f} BLEU" if measure == "BLEU" else f"{-gain:+z.3f} loss"
 
 
 def _words(learning: Learning, evidence: Evidence) -> str:
@@ -165,14 +165,14 @@ def _words(learning: Learning, evidence: Evidence) -> str:
 
 def _gain_words(measure: Measure, gain: Gain) -> str:
     if measure == "BLEU":
-        return f"BLEU by {gain.expected:+.2f} ({_interval(measure, gain)})"
-    return f"the eval loss by {-gain.expected:+.3f} ({_interval(measure, gain)})"
+        return f"BLEU by {gain.expected:+z.2f} ({_interval(measure, gain)})"
+    return f"the eval loss by {-gain.expected:+z.3f} ({_interval(measure, gain)})"
 
 
 def _interval(measure: Measure, gain: Gain) -> str:
     if measure == "BLEU":
-        return f"{gain.low:+.2f} to {gain.high:+.2f}"
-    return f"{-gain.high:+.3f} to {-gain.low:+.3f}"
+        return f"{gain.low:+z.2f} to {gain.high:+z.2f}"
+    return f"{-gain.high:+z.3f} to {-gain.low:+z.3f}"
 
 
 def _interval_words(found: Convergence) -> str:
