@@ -217,7 +217,7 @@ def highest_step(path: Path) -> int:
             if b'"kind": "train"' in line:
                 try:
                     highest = max(highest, json.loads(line)["step"])
-                except ValueError:  # Cut short by a kill.
+                except (ValueError, KeyError, TypeError):  # Cut short by a kill, or edited.
                     continue
     return highest
 

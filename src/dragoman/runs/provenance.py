@@ -1,5 +1,6 @@
 """Where a run came from: versions, hardware, command, git state, corpus."""
 
+import json
 import os
 import platform
 import shlex
@@ -15,6 +16,7 @@ import torch
 
 from dragoman import __version__
 from dragoman.cluster.board import COMMAND_VARIABLE
+from dragoman.errors import UserError
 from dragoman.runs.folder import FORMAT, RunFolder
 
 
@@ -42,6 +44,23 @@ def describe_run(
         "model": {"parameters": parameters, "tensors": tensors},
         "machines": {},
     }
+
+
+def read_provenance(run: RunFolder) -> dict[str, Any]:
+    """Read what `describe_run` said of a run that is to go on."""
+    try:
+        provenance: dict[str, Any] = json.loads(run.provenance.read_text("utf-8"))
+        form, _, _ = provenance["format"], provenance["machines"], provenance["corpus"]["identity"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{run.provenance} is damaged; restore it, or start a new run with --run"
+        ) from None
+    if form != FORMAT:
+        raise UserError(
+            f"{run.provenance} has format {form}, this Dragoman reads {FORMAT}; "
+            "go on with the one that wrote it, or start a new run with --run"
+        )
+    return provenance
 
 
 def describe_machine() -> dict[str, Any]:

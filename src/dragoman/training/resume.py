@@ -14,7 +14,7 @@ from dragoman.errors import UserError
 from dragoman.files import write_whole
 from dragoman.runs.checkpoint import find_intact, mend_index, read_state
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.provenance import describe_run
+from dragoman.runs.provenance import describe_run, read_provenance
 from dragoman.training.stopping import Best
 
 # What a run folder may hold before it has a config.
@@ -140,7 +140,7 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
         for name in fixed
         if before[name] != now[name]
     ]
-    identity = json.loads(run.provenance.read_text())["corpus"]["identity"]
+    identity = read_provenance(run)["corpus"]["identity"]
     if identity != corpus.identity:
         changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
     if changed:
@@ -182,6 +182,6 @@ def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
 
 def note_machines(run: RunFolder, machines: dict[str, Any]) -> None:
     """Add the machines that take part to the run's provenance."""
-    provenance = json.loads(run.provenance.read_text())
+    provenance = read_provenance(run)
     provenance["machines"] |= machines
     write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
