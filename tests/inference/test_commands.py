@@ -180,6 +180,8 @@ def test_translations_of_the_chosen_sets_are_kept(
         (["evaluate", "--set", "news", "--source", "x", "--reference", "x"], "give one"),
         (["evaluate", "--average", "2", "--checkpoint", "8"], "not allowed with argument"),
         (["translate", "--length-penalty", "-1"], "--length-penalty -1: must be at least 0"),
+        (["translate", "--length-penalty", "200"], "must be at least 0 and at most 10"),
+        (["translate", "--checkpoint", "²"], "--checkpoint ²: choose best, latest or one of the"),
         (["translate", "--length-penalty", "nan"], "--length-penalty nan: must be at least 0"),
         (["translate", "--batch-tokens", "0"], "--batch-tokens 0: must be at least 1"),
         (["translate", "--engine", "ctranslate2", "--precision", "float16"], "--quantization ..."),

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import LARGEST_BEAM, LARGEST_PATIENCE, Precision, TranslationSettings
+from dragoman.config import (
+    LARGEST_BEAM,
+    LARGEST_LENGTH_PENALTY,
+    LARGEST_PATIENCE,
+    Precision,
+    TranslationSettings,
+)
 from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
@@ -212,7 +218,7 @@ def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> Translati
     limits = (
         ("beam", 1, LARGEST_BEAM),
         ("patience", 1, LARGEST_PATIENCE),
-        ("length_penalty", 0, math.inf),
+        ("length_penalty", 0, LARGEST_LENGTH_PENALTY),
         ("batch_tokens", 1, math.inf),
     )
     for name, least, most in limits:
