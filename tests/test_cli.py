@@ -102,6 +102,24 @@ def test_a_full_disk_is_named() -> None:
     assert result.stderr == "dragoman: No space left on device\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_said_to_a_closed_stream_goes_nowhere(closed: str, tmp_path: Path) -> None:
+    check = (
+        "import os, sys; sys.argv[1:] = ['settings']; from dragoman.cli import main; main();"
+        "from dragoman.console import say; say('status'); sys.stdin.read();"
+        "sys.exit(os.open(sys.argv[0], os.O_RDONLY) < 3)"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(check)
+    command = f"{sys.executable} {script} {closed}"
+    result = subprocess.run(
+        ["bash", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert result.returncode == 0
+    assert "status" not in result.stdout
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("word", ["odd", os.fsdecode(b"od\xff")])
 def test_names_that_are_no_text_are_refused_before_any_work(
     small_text: Path,

@@ -16,7 +16,7 @@ from dragoman.child_process import die_with_agent
 from dragoman.cluster.world import told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
-from dragoman.console import say
+from dragoman.console import open_closed_streams, say
 from dragoman.contradictions import refuse_idle_workers
 from dragoman.errors import SystemFault, UserError
 
@@ -31,6 +31,7 @@ PROCESSES_PER_CORE = 4  # More than one is no faster; many more take all memory.
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with one of EXIT_CODES."""
     die_with_agent()
+    open_closed_streams()
     parsed = parse(arguments)
     try:
         _refuse_odd_names(sys.argv[1:] if arguments is None else arguments)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 LARGEST_BEAM, LARGEST_PATIENCE = 1_000, 10  # Nobody wants more, and memory runs out before.
+LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is no number any more.
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -311,7 +312,11 @@ class TranslationSettings:
         may_change=True,
     )
     length_penalty: float = setting(
-        0.6, "Alpha: scores are divided by length^alpha.", minimum=0, may_change=True
+        0.6,
+        "Alpha: scores are divided by length^alpha.",
+        minimum=0,
+        maximum=LARGEST_LENGTH_PENALTY,
+        may_change=True,
     )
     batch_tokens: int = setting(
         4_096,

@@ -1,11 +1,21 @@
 """What people see while they wait: bars on a terminal, plain lines in a log."""
 
+import os
 import sys
 import time
 from types import TracebackType
 from typing import Any, TextIO
 
 SECONDS_BETWEEN_LINES = 10.0
+
+
+def open_closed_streams() -> None:
+    """Let standard streams that were closed lead nowhere, instead of to the next file opened."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # The lowest that is free: its own.
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))
 
 
 def say(message: str = "", stream: TextIO | None = None) -> None:

@@ -100,6 +100,15 @@ def test_cut_archive_is_named(tmp_path: Path, suffix: str) -> None:
         read_all(files, 1000)
 
 
+def test_archives_that_are_not_read_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv.bz2"
+    path.write_bytes(b"BZh9")
+    with pytest.raises(
+        UserError, match=r"a\.tsv\.bz2: \.bz2 is not read: unpack it, or pack it as"
+    ):
+        read_all(TextFiles(path, None))
+
+
 def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv.gz"
     pack(path, b"one\teins\n")

@@ -4,6 +4,7 @@ import io
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -97,16 +98,31 @@ def test_weights_alone_are_enough_but_not_damaged_ones(
 
 
 def test_text_that_is_not_utf8_is_translated_and_named(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = io.TextIOWrapper(io.BytesIO(b"one\ncaf\xe9\ntwo\n"))
-    monkeypatch.setattr("sys.stdin", lines)
+    (tmp_path / "text").write_bytes(b"one\ncaf\xe9\ntwo\n")
+    monkeypatch.setattr("sys.stdin", open(tmp_path / "text"))
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
     main(["translate", str(run)])
     assert "1 lines are not UTF-8, first line 2: convert the text" in capsys.readouterr().err
 
 
-def test_a_byte_order_mark_is_not_translated(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        (b"", []),
+        (b"\n", [[""]]),
+        (b"\xef\xbb\xbfone\r\ntwo\n", [["one", "two"]]),
+        (b"one\n\ntwo\n\nthree", [["one", "", "two"], ["", "three"]]),
+    ],
+)
+def test_every_line_is_translated_without_a_byte_order_mark(
+    run: Path,
+    tmp_path: Path,
+    text: bytes,
+    groups: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[list[str]] = []
 
     def note(_: Translator, lines: list[str], *__: object) -> list[object]:
@@ -114,10 +130,23 @@ def test_a_byte_order_mark_is_not_translated(run: Path, monkeypatch: pytest.Monk
         return []
 
     monkeypatch.setattr(Translator, "translate", note)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfone\ntwo\n")))
+    monkeypatch.setattr(commands, "LINES_AT_ONCE", 3)
+    (tmp_path / "text").write_bytes(text)
+    monkeypatch.setattr("sys.stdin", open(tmp_path / "text"))
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
     main(["translate", str(run)])
-    assert seen == [["one", "two"]]
+    assert seen == groups
+
+
+def test_a_line_is_answered_before_the_next_one_comes(run: Path) -> None:
+    command = [sys.executable, "-m", "dragoman", "translate", str(run)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        for line in (b"one\n", b"two\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline().endswith(b"\n")
 
 
 def test_a_broken_vocabulary_is_named(
@@ -151,6 +180,8 @@ def test_translations_of_the_chosen_sets_are_kept(
         (["evaluate", "--set", "news", "--source", "x", "--reference", "x"], "give one"),
         (["evaluate", "--average", "2", "--checkpoint", "8"], "not allowed with argument"),
         (["translate", "--length-penalty", "-1"], "--length-penalty -1: must be at least 0"),
+        (["translate", "--length-penalty", "200"], "must be at least 0 and at most 10"),
+        (["translate", "--checkpoint", "²"], "--checkpoint ²: choose best, latest or one of the"),
         (["translate", "--length-penalty", "nan"], "--length-penalty nan: must be at least 0"),
         (["translate", "--batch-tokens", "0"], "--batch-tokens 0: must be at least 1"),
         (["translate", "--engine", "ctranslate2", "--precision", "float16"], "--quantization ..."),

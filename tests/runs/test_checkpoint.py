@@ -57,7 +57,11 @@ def failing_to_put_in_place(
         assert caught.value is error
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut_short])
+def misshape(path: Path) -> None:
+    path.write_text(path.read_text().replace('"step"', '"steps"'))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_short, misshape])
 def test_a_lost_index_is_made_again_from_the_folders(
     tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,13 +214,6 @@ def test_an_opening_that_was_killed_is_done_again(prepared: Path) -> None:
     assert json.loads((folder / "provenance.json").read_text())["run"] == "run"
 
 
-def test_a_damaged_provenance_is_named(prepared: Path) -> None:
-    run(prepared, "run", "training.steps=1")
-    (prepared / "run/provenance.json").write_text('{"corpus": {')
-    with pytest.raises(UserError, match=r"provenance\.json is damaged: not JSON; restore it"):
-        run(prepared, "run", "training.steps=2")
-
-
 def test_checkpoints_without_a_config_are_not_taken_for_a_new_run(prepared: Path) -> None:
     (prepared / "run/checkpoints/step-00000008").mkdir(parents=True)
     with pytest.raises(UserError, match="is not empty and holds no run"):

@@ -6,7 +6,9 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
-from dragoman.training.resume import Progress, check_corpus_settings
+from dragoman.runs.folder import RunFolder
+from dragoman.runs.metrics import highest_step
+from dragoman.training.resume import Progress, check_corpus_settings, note_machines
 from support import SMALL, refusal
 
 
@@ -56,6 +58,33 @@ def test_training_refuses_a_corpus_with_a_flipped_bit(
     assert errors == f"dragoman: {tokens.parent} is damaged: {problem}\n"
     assert code == 2
     assert not (prepared / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("provenance", "problem"),
+    [
+        ("", "is damaged; restore it, or start a new run with --run"),
+        ("[]", "is damaged; restore it, or start a new run with --run"),
+        (
+            '{"format": 2, "machines": {}, "corpus": {"identity": ""}}',
+            "has format 2, this Dragoman reads 1; go on with the one that wrote it",
+        ),
+    ],
+)
+def test_a_run_of_unknown_provenance_does_not_go_on(
+    tmp_path: Path, provenance: str, problem: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.provenance.write_text(provenance)
+    with pytest.raises(UserError, match=problem):
+        note_machines(run, {})
+
+
+def test_lines_of_a_history_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
+    lines = ['{"kind": "train", "step": 7}', '{"kind": "train"}', '{"kind": "train", "step": "x"}']
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join([*lines, '{"kind": "train", "st']))
+    assert highest_step(path) == 7
 
 
 def test_a_prepared_corpus_may_move_without_its_texts(prepared: Path, tmp_path: Path) -> None:

@@ -139,13 +139,17 @@ def read_chunks(files: TextFiles, lines: int) -> Iterator[RawChunk]:
 
 
 def _unpack(stream: BinaryIO, path: Path) -> Iterable[bytes]:
-    match path.suffix:
+    match path.suffix.lower():
         case ".gz":
             return gzip.open(stream)
         case ".xz":
             return lzma.open(stream)
         case ".zst":
             return io.BufferedReader(ZstandardFrames(stream))
+        case ".bz2" | ".zip" | ".7z" | ".tar" | ".tgz" as other:
+            raise UserError(
+                f"{path}: {other} is not read: unpack it, or pack it as .gz, .xz or .zst"
+            )
         case _:
             return stream
 

@@ -1,8 +1,10 @@
 """What `dragoman translate` and `dragoman evaluate` do with a run."""
 
 import math
+import os
+import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import LARGEST_BEAM, LARGEST_PATIENCE, Precision, TranslationSettings
+from dragoman.config import (
+    LARGEST_BEAM,
+    LARGEST_LENGTH_PENALTY,
+    LARGEST_PATIENCE,
+    Precision,
+    TranslationSettings,
+)
 from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
@@ -33,7 +41,8 @@ from dragoman.runs.folder import find_run
 if TYPE_CHECKING:
     from dragoman.inference.ctranslate2_model import CTranslate2Translator
 
-LINES_AT_ONCE = 2_000
+LINES_AT_ONCE, BYTES_AT_ONCE = 2_000, 1 << 20
+SECONDS_FOR_MORE = 0.05  # That lines which are there wait for others.
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ def _translate_input(
 ) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
-    while lines := [line for _, line in zip(range(LINES_AT_ONCE), sys.stdin.buffer, strict=False)]:
+    for lines in _lines_as_they_come(sys.stdin.fileno()):
         text = _decode(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
         for translations in translator.translate(text, settings, n_best):
@@ -78,6 +87,24 @@ def _translate_input(
                 score = f"{translation.score:.4f}\t" if n_best > 1 else ""
                 print(f"{score}{translation.text}")
         sys.stdout.flush()
+
+
+def _lines_as_they_come(descriptor: int) -> Iterator[list[bytes]]:
+    """Lines in groups; who writes slowly gets an answer without writing more."""
+    lines: list[bytes] = []
+    rest, is_over = b"", False
+    while not is_over:
+        wait = SECONDS_FOR_MORE if lines else None
+        has_more = bool(select.select([descriptor], [], [], wait)[0])
+        if has_more:
+            block = os.read(descriptor, BYTES_AT_ONCE)
+            *whole, rest = (rest + block).split(b"\n")
+            is_over = not block
+            lines += [*whole, rest] if is_over and rest else whole
+        least = LINES_AT_ONCE if has_more and not is_over else 1
+        while len(lines) >= least:
+            yield lines[:LINES_AT_ONCE]
+            lines = lines[LINES_AT_ONCE:]
 
 
 def _decode(lines: Sequence[bytes], first: int) -> list[str]:
@@ -191,7 +218,7 @@ def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> Translati
     limits = (
         ("beam", 1, LARGEST_BEAM),
         ("patience", 1, LARGEST_PATIENCE),
-        ("length_penalty", 0, math.inf),
+        ("length_penalty", 0, LARGEST_LENGTH_PENALTY),
         ("batch_tokens", 1, math.inf),
     )
     for name, least, most in limits:

@@ -22,7 +22,6 @@ from dragoman.model.transformer import Transformer, load_weights
 from dragoman.runs.checkpoint import (
     WEIGHTS,
     average_weights,
-    checkpoint_name,
     find_damage,
     read_index,
     read_tensors,
@@ -110,6 +109,7 @@ def choose_checkpoints(
 
 
 def _resolve(checkpoint: str, index: dict[str, str], names: list[str], run: RunFolder) -> str:
+    by_step = {str(int(name.removeprefix("step-"))): name for name in names}
     match checkpoint:
         case "latest":
             return index["latest"]
@@ -118,7 +118,7 @@ def _resolve(checkpoint: str, index: dict[str, str], names: list[str], run: RunF
                 return best
             say(f"{run.path} has no evaluated checkpoint; taking the latest")
             return index["latest"]
-        case _ if checkpoint.isdigit() and checkpoint_name(int(checkpoint)) in names:
-            return checkpoint_name(int(checkpoint))
-    kept = ", ".join(str(int(name.removeprefix("step-"))) for name in names)
+        case _ if (step := checkpoint.lstrip("0")) in by_step:
+            return by_step[step]
+    kept = ", ".join(by_step)
     raise UserError(f"--checkpoint {checkpoint}: choose best, latest or one of the steps {kept}")

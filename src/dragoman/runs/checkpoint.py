@@ -244,6 +244,7 @@ def _listed(folder: Path) -> list[dict[str, Any]] | None:
     """Entries of the index as it stands; None if it is missing or damaged."""
     try:
         entries: list[dict[str, Any]] = json.loads((folder / INDEX).read_text())["checkpoints"]
+        _index_of(entries)  # Whatever is JSON can be read; not all of it is an index.
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return entries

@@ -47,13 +47,19 @@ def describe_run(
 
 
 def read_provenance(run: RunFolder) -> dict[str, Any]:
-    """Read what a run says of itself."""
+    """Read what `describe_run` said of a run."""
     try:
-        provenance: dict[str, Any] = json.loads(run.provenance.read_text())
-    except ValueError:
+        provenance: dict[str, Any] = json.loads(run.provenance.read_text("utf-8"))
+        form, _, _ = provenance["format"], provenance["machines"], provenance["corpus"]["identity"]
+    except (ValueError, KeyError, TypeError):
         raise UserError(
-            f"{run.provenance} is damaged: not JSON; restore it, or start a new run with --run"
+            f"{run.provenance} is damaged; restore it, or start a new run with --run"
         ) from None
+    if form != FORMAT:
+        raise UserError(
+            f"{run.provenance} has format {form}, this Dragoman reads {FORMAT}; "
+            "go on with the one that wrote it, or start a new run with --run"
+        )
     return provenance
 
 
