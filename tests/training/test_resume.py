@@ -7,7 +7,7 @@ from dragoman.config_file import load_config
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.metrics import highest_step
+from dragoman.runs.metrics import highest_steps
 from dragoman.training.resume import Progress, check_corpus_settings, note_machines
 from support import SMALL, refusal
 
@@ -67,7 +67,7 @@ def test_training_refuses_a_corpus_with_a_flipped_bit(
         ("[]", "is damaged; restore it, or start a new run with --run"),
         (
             '{"format": 2, "machines": {}, "corpus": {"identity": ""}}',
-            "has format 2, this Dragoman reads 1; go on with the one that wrote it",
+            "has format 2, this Dragoman reads 1; use the one that wrote it",
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_lines_of_a_history_that_make_no_sense_are_passed_over(tmp_path: Path) -
     lines = ['{"kind": "train", "step": 7}', '{"kind": "train"}', '{"kind": "train", "step": "x"}']
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join([*lines, '{"kind": "train", "st']))
-    assert highest_step(path) == 7
+    assert highest_steps(path) == {"train": 7, "eval": 0}
 
 
 def test_a_prepared_corpus_may_move_without_its_texts(prepared: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def read_provenance(run: RunFolder) -> dict[str, Any]:
     if form != FORMAT:
         raise UserError(
             f"{run.provenance} has format {form}, this Dragoman reads {FORMAT}; "
-            "go on with the one that wrote it, or start a new run with --run"
+            "use the one that wrote it, or start a new run with --run"
         )
     return provenance
 
