@@ -12,6 +12,8 @@ import torch
 
 from dragoman.cluster.processes import Workers
 from dragoman.config_file import load_config
+from dragoman.corpus.store import PairTokens, pack_lines
+from dragoman.errors import UserError
 from dragoman.inference.evaluate import evaluation_rows, mean_loss, share_translation
 from dragoman.training import evaluator as evaluator_module
 from dragoman.training.evaluator import Evaluator, sample_sentences
@@ -84,12 +86,19 @@ def test_every_token_counts_once_however_many_workers(prepared: Path) -> None:
     parts = make_parts(config, alone)
     parts.model.eval()  # The threads share it.
     (one,) = parts.corpus.evaluation_sets("validation")
-    rows = evaluation_rows(one.tokens, config.batches.row_tokens, 1)
+    rows = evaluation_rows(one.name, one.tokens, config.batches.row_tokens, 1)
     expected = mean_loss(parts.model, rows, 0.1, alone)
     assert expected.target_tokens == len(one.tokens.target.tokens)
     for found in by_three(lambda workers: mean_loss(parts.model, rows, 0.1, workers)):
         assert found.target_tokens == expected.target_tokens
         assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+
+
+def test_a_line_that_no_memory_can_hold_is_named() -> None:
+    sides = [pack_lines([[5, 2], [5] * length, [5, 2]], "uint16") for length in (8_192, 8_193)]
+    evaluation_rows("news", PairTokens(sides[0], sides[0]), 64, 1)
+    with pytest.raises(UserError, match="news: pair 2 has 8,193 subwords on one side"):
+        evaluation_rows("news", PairTokens(*sides), 64, 1)
 
 
 def test_no_sentence_is_shown_twice() -> None:

@@ -175,7 +175,8 @@ def evaluate_run(
 
 def _loss(trained: TrainedModel, one: EvaluationSet, precision: Precision) -> MeanLoss:
     translator, config = trained.translator, trained.config
-    rows = evaluation_rows(one.tokens, config.batches.row_tokens, translator.text.target.begin)
+    width, begin = config.batches.row_tokens, translator.text.target.begin
+    rows = evaluation_rows(one.name, one.tokens, width, begin)
     return mean_loss(
         translator.model,
         rows,

@@ -13,10 +13,12 @@ from sacrebleu.metrics.chrf import CHRF
 from dragoman.cluster.processes import Workers
 from dragoman.corpus.rows import Rows, pack
 from dragoman.corpus.store import PairTokens
+from dragoman.errors import UserError
 from dragoman.model.transformer import RowTensors, Transformer
 
 WIDTH_STEP = 64
 SLOTS_AT_ONCE = 8_192
+LONGEST_LINE = 8_192  # In tokens; the memory for its attention grows with the square.
 BOOTSTRAP_SAMPLES = 1_000  # For intervals.
 
 
@@ -46,9 +48,15 @@ class TextScores:
     chrf_interval: tuple[float, float] | None = None
 
 
-def evaluation_rows(pairs: PairTokens, row_tokens: int, begin: int) -> Rows:
+def evaluation_rows(name: str, pairs: PairTokens, row_tokens: int, begin: int) -> Rows:
     """Pack a whole set; the rows are as wide as its longest pair needs, so none is left out."""
-    longest = max(int(np.diff(side.offsets).max()) for side in (pairs.source, pairs.target))
+    lengths = np.maximum(*(np.diff(side.offsets) for side in (pairs.source, pairs.target)))
+    longest = int(lengths.max())
+    if longest > max(row_tokens, LONGEST_LINE):
+        raise UserError(
+            f"{name}: pair {lengths.argmax() + 1:,} has {longest:,} subwords on one side, and an "
+            f"evaluation takes at most {LONGEST_LINE:,}: shorten it, or remove it from the set"
+        )
     width = max(row_tokens, -(-longest // WIDTH_STEP) * WIDTH_STEP)
     return pack(pairs, width, begin)
 

@@ -65,12 +65,12 @@ class Evaluator:
         self._source, self._target = corpus.subwords()
         width, begin = config.batches.row_tokens, self._target.begin
         self._sets = [
-            (one, evaluation_rows(one.tokens, width, begin))
+            (one, evaluation_rows(one.name, one.tokens, width, begin))
             for one in corpus.evaluation_sets("validation")
         ]
         # The corpus is shuffled, so its first pairs are a fair sample.
         sample = corpus.train.lines(0, config.evaluation.train_sample_pairs)
-        self._train_sample = evaluation_rows(sample, width, begin)
+        self._train_sample = evaluation_rows("the training sample", sample, width, begin)
         self._search = replace(config.translation, beam=config.evaluation.beam)
 
     def evaluate(self, model: Transformer) -> list[Evaluation]:
