@@ -18,7 +18,7 @@ from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
 from dragoman.console import open_closed_streams, say
 from dragoman.contradictions import refuse_idle_workers
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import SystemFault, UserError, is_lack_of_memory
 
 if TYPE_CHECKING:
     from dragoman.cluster.launch import Host
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         system = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
         _fail(f"{where}{error.strerror or error}", 1 if system else 2)
     except (MemoryError, RuntimeError) as error:
-        if not _is_want_of_memory(error):
+        if not is_lack_of_memory(error):
             raise
         reason = (str(error) or "it is used up").splitlines()[0].split("DefaultCPUAllocator: ")[-1]
         _fail(f"not enough memory: {reason}; ask for a smaller model, batch or beam", 1)
@@ -68,12 +68,6 @@ def _refuse_odd_names(words: Sequence[str]) -> None:
         if any("\ud800" <= character <= "\udfff" for character in name):
             encoding = sys.getfilesystemencoding()
             raise UserError(f"{name!r}: not text in {encoding}: rename what is called so")
-
-
-def _is_want_of_memory(error: Exception) -> bool:
-    """Whether the machine or its GPU is full; torch has no class of its own for the former."""
-    is_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
-    return isinstance(error, MemoryError) or is_torch
 
 
 def _fail(message: str, code: int) -> None:

@@ -15,3 +15,9 @@ class SystemFault(RuntimeError):
 
 # What a worker would meet again in its next life.
 MISTAKES = (UserError, PermissionError, NotADirectoryError, FileExistsError)
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether the machine or its GPU is full; torch has no class of its own for the former."""
+    is_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or is_torch

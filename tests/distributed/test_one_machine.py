@@ -161,6 +161,7 @@ def test_first_cause_is_what_the_user_reads(
     last = [text for text in errors.splitlines() if text.startswith("dragoman: ")]
     assert re.search(line, last[0]), errors
     assert "resume the run with" in last[1]
+    assert ("Traceback" in errors) == (kind == "exception")  # A lack of memory needs none.
     # Once is bad luck and restarted from step 8; twice at the same step is final.
     assert len(metrics(prepared / "run", "restart")) == 1
 

@@ -26,7 +26,7 @@ from dragoman.cluster.board import (
 )
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.world import World, read_world
-from dragoman.errors import MISTAKES, SystemFault
+from dragoman.errors import MISTAKES, SystemFault, is_lack_of_memory
 
 SECONDS_BETWEEN_BEATS = 0.25
 SECONDS_BETWEEN_LOOKS = 1.0  # At the board, which is on another machine.
@@ -139,8 +139,8 @@ def supervised() -> Iterator[Supervision]:
         yield supervision
     except BaseException as error:
         supervision.post_failure(error)
-        is_told = is_echo(error) or isinstance(error, (*MISTAKES, SystemFault, TimeoutError))
-        if supervision.is_launched and is_told:
+        is_clear = isinstance(error, (*MISTAKES, SystemFault, TimeoutError))
+        if supervision.is_launched and (is_clear or is_echo(error) or is_lack_of_memory(error)):
             # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)
         if world.count > 1 and distributed.is_initialized():
