@@ -144,6 +144,21 @@ def test_a_plateau_of_what_never_learned_is_not_fully_trained(
     assert (learning_rate.tone == "bad") == ("It was zero" in learning_rate.answer) == (not rate)
 
 
+@pytest.mark.parametrize("bleu", [0.4, 1.4, None])
+def test_a_plateau_that_hardly_translates_is_not_fully_trained(
+    tmp_path: Path, bleu: float | None
+) -> None:
+    """Knowing which words are frequent is better than guessing, and no translation."""
+    run = learned(tmp_path, lambda step: 4.5, lambda step: bleu)
+    found = answers_of(run.write())["fully_trained"]
+    assert found.verdict == ("no" if bleu == 0.4 else "yes")
+    if bleu == 0.4:
+        assert (found.tone, found.confidence) == ("bad", "medium")
+        assert found.note == "best BLEU 0.40"
+        assert "But the best BLEU is 0.40: the model hardly translates." in found.answer
+        assert found.next_step.startswith("Read the samples. If all are alike, start a new run")
+
+
 def test_who_overfits_beyond_guessing_has_learned(tmp_path: Path) -> None:
     """Being sure of what is wrong costs more than a guess; BLEU may be well all the same."""
     run = learned(tmp_path, lambda step: 2.8 * turned(step), lambda step: 20.0)

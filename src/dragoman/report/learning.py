@@ -15,6 +15,7 @@ from dragoman.report.overfitting import Overfitting, Verdict, judge_overfitting
 from dragoman.report.series import NAN, Floats
 from dragoman.report.thresholds import (
     DRIFTING_NOISE,
+    HARDLY_A_TRANSLATION,
     MEANINGFUL_BLEU_GAIN,
     MEANINGFUL_LOSS_GAIN,
     STEPS_WITHOUT_NUMBER,
@@ -29,6 +30,7 @@ ConvergenceReason = Literal[
     "still improving",
     "improving as the rate runs down",
     "nothing to gain",
+    "hardly translates",
     "nothing left in the schedule",
     "rate still to fall",
     "gain within noise",
@@ -123,6 +125,8 @@ def judge_convergence(
         verdict = _convergence_verdict(gains, rate, overfitting)
         if evaluations is not None and lowest_loss(evaluations) >= guessing_loss:
             verdict = "no", "no better than guessing"
+        elif verdict[0] == "yes" and best_bleu(evaluations) < HARDLY_A_TRANSLATION.value:
+            verdict = "no", "hardly translates"
     both = gains.get("loss"), gains.get("BLEU")
     return Convergence(*verdict, *both, late, diverged_at, guessing_loss, rate)
 
@@ -131,6 +135,13 @@ def lowest_loss(evaluations: Evaluations) -> float:
     """The lowest that is a number; NaN if none is."""
     known = evaluations.loss[np.isfinite(evaluations.loss)]
     return float(known.min()) if len(known) else NAN
+
+
+def best_bleu(evaluations: Evaluations | None) -> float:
+    """The highest that is known; NaN if none is."""
+    known = np.zeros(0) if evaluations is None else evaluations.bleu
+    known = known[np.isfinite(known)]
+    return float(known.max()) if len(known) else NAN
 
 
 def is_improving(measure: Measure, gain: Gain) -> bool:

@@ -32,6 +32,11 @@ MEANINGFUL_BLEU_GAIN = Threshold(
     "BLEU",
     "About the smallest difference that a test set of a few thousand sentences can show.",
 )
+HARDLY_A_TRANSLATION = Threshold(
+    1.0,
+    "BLEU",
+    "The same words for every sentence reach some tenths; what helps a reader has several.",
+)
 OVERFITTING_RISE = Threshold(
     0.02,
     "nats per token",

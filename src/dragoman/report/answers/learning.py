@@ -28,6 +28,7 @@ from dragoman.report.learning import (
     Gain,
     Learning,
     Measure,
+    best_bleu,
     is_improving,
     lowest_loss,
     may_improve,
@@ -65,7 +66,8 @@ def _by_one_set(evidence: Evidence, learning: Learning, law: Law | None) -> Answ
 
 def _tone(learning: Learning) -> Tone:
     found = learning.convergence
-    if found.reason in ("diverged", "no better than guessing") or _diverged_to_a_number(learning):
+    bad = ("diverged", "no better than guessing", "hardly translates")
+    if found.reason in bad or _diverged_to_a_number(learning):
         return "bad"
     if found.reason == "nothing to gain":
         return "good"
@@ -90,6 +92,7 @@ def _confidence(learning: Learning) -> Confidence:
     sure = len(found.gains) == 2 and many and not found.noise_drifts
     # What may have turned is not surely at its best.
     sure = sure and (found.verdict == "no" or learning.overfitting.verdict == "no")
+    sure = sure and found.reason != "hardly translates"  # BLEU may have the wrong tokenizer.
     return "high" if sure and found.rate == "has no end" else "medium"
 
 
@@ -108,6 +111,7 @@ def _note(learning: Learning) -> str:
     return {
         "diverged": f"no number since step {found.diverged_at or 0:,}",
         "no better than guessing": "no better than guessing",
+        "hardly translates": f"best BLEU {best_bleu(learning.evaluations):.2f}",
         "past its best": f"worse than at step {learning.overfitting.best_step:,}",
         "few evaluations": f"{plural(found.evaluations, 'evaluation')} in the last third",
         "improving as the rate runs down": "the learning rate has run down",
@@ -144,9 +148,11 @@ def _words(learning: Learning, evidence: Evidence) -> str:
             f"third of the run: too few to tell a slope from noise (at least {_NEEDED} are needed "
             "there)."
         )
+    best = best_bleu(learning.evaluations)
     stopped = "is" if evidence.state == "running" else "ended while it was"
     judgement = {
         "nothing to gain": "That would not be worth the time.",
+        "hardly translates": f"But the best BLEU is {best:.2f}: the model hardly translates.",
         "nothing left in the schedule": "This schedule has nothing left, for the learning rate "
         "has run down; whether a longer one would help is not known.",
         "rate still to fall": "That would not be worth the time, but the schedule is still to "
@@ -220,6 +226,9 @@ def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:
         "few evaluations": evaluate_more_often(evidence, law),
         "nothing to gain": "Stop here, average the last checkpoints (`--average`), or spend the "
         "time on a larger model or more data.",
+        "hardly translates": "Read the samples. If all are alike, start a new run with a lower "
+        "learning rate or a longer warm-up; if they are poor, see whether the lines of the text "
+        "belong together; if they are good, evaluation.bleu_tokenize does not suit the language.",
         "nothing left in the schedule": "Use this model, or average the last checkpoints "
         f"(`--average`); to find out about a longer schedule, start a new run of {steps} steps, "
         "and compare the two.",
