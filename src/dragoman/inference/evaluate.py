@@ -51,11 +51,11 @@ class TextScores:
 def evaluation_rows(name: str, pairs: PairTokens, row_tokens: int, begin: int) -> Rows:
     """Pack a whole set; the rows are as wide as its longest pair needs, so none is left out."""
     lengths = np.maximum(*(np.diff(side.offsets) for side in (pairs.source, pairs.target)))
-    longest = int(lengths.max())
-    if longest > max(row_tokens, LONGEST_LINE):
+    longest, most = int(lengths.max()), max(row_tokens, LONGEST_LINE)
+    if longest > most:
         raise UserError(
             f"{name}: pair {lengths.argmax() + 1:,} has {longest:,} subwords on one side, and an "
-            f"evaluation takes at most {LONGEST_LINE:,}: shorten it, or remove it from the set"
+            f"evaluation takes at most {most:,}: shorten it, or remove it from the set"
         )
     width = max(row_tokens, -(-longest // WIDTH_STEP) * WIDTH_STEP)
     return pack(pairs, width, begin)

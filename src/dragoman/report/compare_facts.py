@@ -94,7 +94,8 @@ def _tokens_per_second(side: Side) -> float:
 def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
     """The best score and the time to it, if both runs were scored in the same way."""
     labels = (first.label, second.label)
-    best = [_best_bleu(side.evidence) for side in (first, second)]
+    series = [side.evidence.evaluations for side in (first, second)]
+    best = [np.nan if one is None else one.best_bleu for one in series]
     if not np.isfinite(best).all():
         return []
     differences = differing(*(way_of_scoring(side.evidence) for side in (first, second)))
@@ -205,12 +206,6 @@ def _times_as_fast(label: str, ratio: float) -> str:
     if abs(ratio - 1) < SAME_SPEED.value:
         return "no difference that matters"
     return f"{label} is {ratio:.2f} times as fast"
-
-
-def _best_bleu(evidence: Evidence) -> float:
-    series = evidence.evaluations
-    known = series is not None and np.isfinite(series.bleu).any()
-    return float(np.nanmax(series.bleu)) if series is not None and known else np.nan
 
 
 def _seconds_to_bleu(evidence: Evidence, goal: float) -> float:

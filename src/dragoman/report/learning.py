@@ -87,6 +87,16 @@ class Learning:
     overfitting: Overfitting
     convergence: Convergence
 
+    @property
+    def lowest_loss(self) -> float:
+        """Of all evaluations; NaN if there is none."""
+        return NAN if self.evaluations is None else self.evaluations.lowest_loss
+
+    @property
+    def best_bleu(self) -> float:
+        """Of all evaluations; NaN if there is none."""
+        return NAN if self.evaluations is None else self.evaluations.best_bleu
+
 
 def judge_learning(
     sets: Sequence[Evaluations],
@@ -122,26 +132,9 @@ def judge_convergence(
     diverged_at = _diverged_at(train, evaluations)
     verdict: tuple[Verdict, ConvergenceReason] = ("no", "diverged")
     if diverged_at is None:
-        verdict = _convergence_verdict(gains, rate, overfitting)
-        if evaluations is not None and lowest_loss(evaluations) >= guessing_loss:
-            verdict = "no", "no better than guessing"
-        elif verdict[0] == "yes" and best_bleu(evaluations) < HARDLY_A_TRANSLATION.value:
-            verdict = "no", "hardly translates"
+        verdict = _convergence_verdict(evaluations, gains, rate, overfitting, guessing_loss)
     both = gains.get("loss"), gains.get("BLEU")
     return Convergence(*verdict, *both, late, diverged_at, guessing_loss, rate)
-
-
-def lowest_loss(evaluations: Evaluations) -> float:
-    """The lowest that is a number; NaN if none is."""
-    known = evaluations.loss[np.isfinite(evaluations.loss)]
-    return float(known.min()) if len(known) else NAN
-
-
-def best_bleu(evaluations: Evaluations | None) -> float:
-    """The highest that is known; NaN if none is."""
-    known = np.zeros(0) if evaluations is None else evaluations.bleu
-    known = known[np.isfinite(known)]
-    return float(known.max()) if len(known) else NAN
 
 
 def is_improving(measure: Measure, gain: Gain) -> bool:
@@ -155,8 +148,16 @@ def may_improve(measure: Measure, gain: Gain) -> bool:
 
 
 def _convergence_verdict(
-    gains: dict[Measure, Gain], rate: Stage, overfitting: Overfitting
+    evaluations: Evaluations | None,
+    gains: dict[Measure, Gain],
+    rate: Stage,
+    overfitting: Overfitting,
+    guessing_loss: float,
 ) -> tuple[Verdict, ConvergenceReason]:
+    if evaluations is None:
+        return "unclear", "few evaluations"
+    if evaluations.lowest_loss >= guessing_loss:
+        return "no", "no better than guessing"
     improving = any(is_improving(measure, gain) for measure, gain in gains.items())
     translates_better = improving and overfitting.reason == "turned but BLEU rises"
     if overfitting.has_turned and not translates_better:
@@ -172,6 +173,8 @@ def _convergence_verdict(
         return "unclear", "gain within noise"
     if rate == "is still to fall":
         return "unclear", "rate still to fall"
+    if evaluations.best_bleu < HARDLY_A_TRANSLATION.value:
+        return "no", "hardly translates"
     if rate == "has run down":
         return "yes", "nothing left in the schedule"
     return "yes", "nothing to gain"

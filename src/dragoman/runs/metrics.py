@@ -217,9 +217,10 @@ def highest_steps(path: Path) -> dict[str, int]:
     with open(path, "rb") as lines:
         for line in lines:
             for kind, mark in marks.items():
+                if mark not in line:
+                    continue
                 with suppress(ValueError, KeyError, TypeError):  # Cut short by a kill, or edited.
-                    if mark in line:
-                        highest[kind] = max(highest[kind], json.loads(line)["step"])
+                    highest[kind] = max(highest[kind], json.loads(line)["step"])
     return highest
 
 

@@ -28,9 +28,7 @@ from dragoman.report.learning import (
     Gain,
     Learning,
     Measure,
-    best_bleu,
     is_improving,
-    lowest_loss,
     may_improve,
 )
 from dragoman.report.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED
@@ -111,7 +109,7 @@ def _note(learning: Learning) -> str:
     return {
         "diverged": f"no number since step {found.diverged_at or 0:,}",
         "no better than guessing": "no better than guessing",
-        "hardly translates": f"best BLEU {best_bleu(learning.evaluations):.2f}",
+        "hardly translates": f"best BLEU {learning.best_bleu:.2f}",
         "past its best": f"worse than at step {learning.overfitting.best_step:,}",
         "few evaluations": f"{plural(found.evaluations, 'evaluation')} in the last third",
         "improving as the rate runs down": "the learning rate has run down",
@@ -133,9 +131,8 @@ def _words(learning: Learning, evidence: Evidence) -> str:
             "diverged, and the steps after that taught it nothing."
         )
     if found.reason == "no better than guessing":
-        assert learning.evaluations is not None, "a loss was compared with that of guessing"
         return (
-            f"The lowest eval loss is {lowest_loss(learning.evaluations):.3f}, and guessing among "
+            f"The lowest eval loss is {learning.lowest_loss:.3f}, and guessing among "
             f"all words of the vocabulary has {found.guessing_loss:.3f}: the model was never "
             "better than that."
         )
@@ -148,11 +145,11 @@ def _words(learning: Learning, evidence: Evidence) -> str:
             f"third of the run: too few to tell a slope from noise (at least {_NEEDED} are needed "
             "there)."
         )
-    best = best_bleu(learning.evaluations)
     stopped = "is" if evidence.state == "running" else "ended while it was"
     judgement = {
         "nothing to gain": "That would not be worth the time.",
-        "hardly translates": f"But the best BLEU is {best:.2f}: the model hardly translates.",
+        "hardly translates": f"But the best BLEU is {learning.best_bleu:.2f}: the model hardly "
+        "translates.",
         "nothing left in the schedule": "This schedule has nothing left, for the learning rate "
         "has run down; whether a longer one would help is not known.",
         "rate still to fall": "That would not be worth the time, but the schedule is still to "

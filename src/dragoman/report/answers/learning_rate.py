@@ -50,7 +50,7 @@ def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
         headline=kind.replace("_", " ").capitalize(),
         tone="bad" if is_zero else "caution" if law and not follows else "plain",
         note="zero" if is_zero else f"peak {law.peak:.2g} at step {law.peak_step:,}" if law else "",
-        answer=_law_words(law, facts, follows),
+        answer=_zero_words(facts) if is_zero else _law_words(law, facts, follows),
         evidence=facts,
         confidence="high" if is_zero else _confidence(law, follows and len(rates) > 0),
         next_step="Nothing to do." if follows else advice,
@@ -63,10 +63,12 @@ def _confidence(law: Law | None, is_seen_to_follow: bool) -> Confidence:
     return "high" if is_seen_to_follow else "medium"
 
 
+def _zero_words(facts: dict[str, Any]) -> str:
+    return f"It was zero at every step up to {facts['logged']['now_step']:,}: nothing was learned."
+
+
 def _law_words(law: Law | None, facts: dict[str, Any], follows: bool) -> str:
     logged = facts.get("logged")
-    if logged and not logged["peak"]:
-        return f"It was zero at every step up to {logged['now_step']:,}: nothing was learned."
     if law is None:
         if logged is None:
             return "Neither the settings nor the log say anything about the learning rate."

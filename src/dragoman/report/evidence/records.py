@@ -75,6 +75,16 @@ class Evaluations:
     def __len__(self) -> int:
         return len(self.step)
 
+    @property
+    def lowest_loss(self) -> float:
+        """The lowest that is a number; NaN if none is."""
+        return float(min(self.loss[np.isfinite(self.loss)], default=NAN))
+
+    @property
+    def best_bleu(self) -> float:
+        """The highest that is known; NaN if none is."""
+        return float(max(self.bleu[np.isfinite(self.bleu)], default=NAN))
+
     def take(self, which: Bools) -> "Evaluations":
         """Some of the evaluations."""
         return replace(self, **{name: getattr(self, name)[which] for name in _EVALUATION_COLUMNS})
