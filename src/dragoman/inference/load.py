@@ -19,13 +19,14 @@ from dragoman.inference.export_folder import (
 )
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer, load_weights
+from dragoman.records import CheckpointIndex
 from dragoman.runs.checkpoint import (
-    WEIGHTS,
     average_weights,
     find_damage,
     read_index,
     read_tensors,
 )
+from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -87,12 +88,12 @@ def choose_checkpoints(
     if average < 1:
         raise UserError(f"--average {average}: must be at least 1")
     index = read_index(run.checkpoints)
-    entries = {entry["name"]: entry for entry in index["checkpoints"]}
+    entries = {entry.name: entry for entry in index.checkpoints}
     if not entries:
         raise UserError(f"{run.path} has no checkpoint yet")
     if average > 1:
         # Others are there for their scores alone, with those between them gone.
-        latest = [name for name, entry in entries.items() if not entry.get("is_only_best")]
+        latest = [name for name, entry in entries.items() if not entry.is_only_best]
         latest = latest[-keep_latest:]
         if len(latest) < average:
             raise UserError(
@@ -101,23 +102,24 @@ def choose_checkpoints(
             )
         names = latest[-average:]
     else:
-        names = [_resolve(checkpoint, index, list(entries), run)]
+        names = [_resolve(checkpoint, index, run)]
     for name in names:
         if damage := find_damage(run.checkpoints, entries[name], (WEIGHTS,)):
             raise UserError(f"{run.checkpoints / name} is damaged: {damage}; choose another")
     return names
 
 
-def _resolve(checkpoint: str, index: dict[str, str], names: list[str], run: RunFolder) -> str:
-    by_step = {str(int(name.removeprefix("step-"))): name for name in names}
+def _resolve(checkpoint: str, index: CheckpointIndex, run: RunFolder) -> str:
+    by_step = {str(entry.step): entry.name for entry in index.checkpoints}
+    latest = index.checkpoints[-1].name
     match checkpoint:
         case "latest":
-            return index["latest"]
+            return latest
         case "best":
-            if best := index["best_bleu"] or index["best_loss"]:
+            if best := index.best_bleu or index.best_loss:
                 return best
             say(f"{run.path} has no evaluated checkpoint; taking the latest")
-            return index["latest"]
+            return latest
         case _ if (step := checkpoint.lstrip("0")) in by_step:
             return by_step[step]
     kept = ", ".join(by_step)

@@ -1,7 +1,7 @@
 """The page that goes with an exported model: what it is, how good it is, how to use it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from dragoman.inference.export_folder import ExportInfo
 from dragoman.inference.load import TrainedModel
 from dragoman.inference.parity import Parity
 from dragoman.model.transformer import Transformer, count_parameters
-from dragoman.runs.checkpoint import checkpoint_name
+from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import read_provenance
 
@@ -37,7 +37,7 @@ def write_card(
     verdicts: Sequence[Verdict],
 ) -> None:
     """Write the card as Markdown, with the header that model hubs read."""
-    manifest = read_provenance(run)["corpus"]["manifest"]
+    manifest = read_provenance(run).corpus.manifest
     sections = [
         _header(info),
         _scores(run, trained.config, info, parity),
@@ -201,7 +201,7 @@ def _vocabulary(model: Transformer) -> str:
     return f"{target:,} joint" if joint else f"{source:,} source and {target:,} target"
 
 
-def _data(config: Config, manifest: dict[str, Any]) -> str:
+def _data(config: Config, manifest: Mapping[str, Any]) -> str:
     removed = [f"{count:,} {FILTERS[name]}" for name, count in manifest["filters"].items() if count]
     rows = {
         "training text": ", ".join(_name(text) for text in config.corpus.train),
