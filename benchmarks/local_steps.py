@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from demo_machines import demo_machines, lines_of, set_links, train
-from dragoman.report.wording import plural
+from dragoman.wording import plural
 from machines import Network
 
 TARGET_BLEU = 90.0

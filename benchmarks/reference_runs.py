@@ -10,7 +10,7 @@ backward pass, as in most runs of that time.
 
 import argparse
 
-from dragoman.report.whatif import Calibration, Scenario, predict
+from dragoman.prediction.step_model import MeasuredRun, Scenario, predict
 
 PARAMETERS, STEPS = 60_880_896, 50_000
 GOODPUT = 0.94 * 1e9 / 8  # What TCP leaves of a gigabit.
@@ -26,7 +26,7 @@ def main() -> None:
     print("| computing a step | way | s a step | hours for 50,000 | network's part |")
     print("|---|---|---|---|---|")
     for compute in (0.2, 0.4):
-        calibration = Calibration(
+        calibration = MeasuredRun(
             machines=2,
             workers=2,
             gradient_bytes=4 * PARAMETERS,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo_machines import demo_machines, lines_of, set_links, shared_cores, train
-from dragoman.report.calibrate import load_calibration
-from dragoman.report.whatif import Calibration, Scenario, predict
+from dragoman.prediction.step_model import MeasuredRun, Scenario, predict
+from dragoman.report.findings.measured_run import load_calibration
 from machines import Network
 
 NAMES = ("hostA", "hostB", "hostC", "hostD")
@@ -98,7 +98,7 @@ def main() -> None:
         )
 
 
-def prediction(calibration: Calibration, case: Case) -> float:
+def prediction(calibration: MeasuredRun, case: Case) -> float:
     """Seconds of a step, as `dragoman whatif` would say."""
     rate = RATES[case.link]
     scenario = Scenario(

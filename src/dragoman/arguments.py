@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from dragoman import __version__
-from dragoman.config import Precision
-from dragoman.report.whatif import COMPRESSED
+from dragoman.config import COMPRESSIONS, Precision
 
 QUANTIZATIONS = (
     *("float32", "float16", "bfloat16", "int16"),
@@ -218,7 +217,7 @@ def _add_scenario(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, metavar="N", help="worker processes on all machines together"
     )
-    parser.add_argument("--compression", choices=tuple(COMPRESSED), help="how gradients travel")
+    parser.add_argument("--compression", choices=COMPRESSIONS, help="how gradients travel")
     parser.add_argument("--local-steps", type=int, metavar="N", help="steps between meetings")
     parser.add_argument(
         "--local-fragments", type=int, metavar="N", help="parts that meet one after the other"

@@ -197,7 +197,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from dragoman.inference.model_card import Verdict
     from dragoman.report.answers import answer_all
     from dragoman.report.evidence import load_evidence
-    from dragoman.report.findings import analyse
+    from dragoman.report.findings.analysis import analyse
     from dragoman.runs.folder import find_run
 
     run = find_run(arguments.run)
@@ -215,14 +215,14 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    from dragoman.report.render import write_report
+    from dragoman.report.page.report_page import write_report
     from dragoman.runs.folder import find_evidence
 
     print(write_report(find_evidence(arguments.run).path, output=arguments.output))
 
 
 def _whatif(arguments: argparse.Namespace) -> None:
-    from dragoman.report.whatif_command import WhatifOptions, whatif_command
+    from dragoman.report.page.whatif_table import WhatifOptions, whatif_command
     from dragoman.runs.folder import find_evidence
 
     names = [field.name for field in fields(WhatifOptions)]
@@ -231,7 +231,7 @@ def _whatif(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from dragoman.report.compare import compare_runs
+    from dragoman.report.comparison.comparison_page import compare_runs
     from dragoman.runs.folder import find_evidence
 
     first, second = (find_evidence(name).path for name in (arguments.first, arguments.second))

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 LARGEST_BEAM, LARGEST_PATIENCE = 1_000, 10  # Nobody wants more, and memory runs out before.
 LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is no number any more.
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
 Precision = Literal["float32", "bfloat16", "float16"]
+Compression = Literal["none", "bf16", "fp16", "powersgd"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+POWERSGD_LEAST_GAIN = 2  # A matrix whose factors are not less than half of it travels as it is.
 
 
 def setting(
@@ -240,7 +243,7 @@ class TrainingSettings:
     label_smoothing: float = setting(
         0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
     )
-    precision: Precision = setting(  # noqa: RUF009, which does not see what the name stands for
+    precision: Precision = setting(
         "float32", "Of the arithmetic; weights and moments are always float32."
     )
     kernels: Literal["auto", "fused", "plain"] = setting(
@@ -357,7 +360,7 @@ class DistributedSettings:
         minimum=0,
         maximum=0.999,
     )
-    compression: Literal["none", "bf16", "fp16", "powersgd"] = setting(
+    compression: Compression = setting(
         "none",
         "How gradients travel: float32, 16 bits (half the bytes), or low-rank factors (a small "
         "part of the bytes, approximate; its memory of past errors is not saved).",

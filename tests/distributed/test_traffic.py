@@ -15,9 +15,9 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.demo import write_demo
 from dragoman.corpus.prepare import prepare
-from dragoman.report.calibrate import load_calibration
-from dragoman.report.render import write_report
-from dragoman.report.whatif import Scenario, predict
+from dragoman.prediction.step_model import Scenario, predict
+from dragoman.report.findings.measured_run import load_calibration
+from dragoman.report.page.report_page import write_report
 from machines import Network, end_of, run_on, training
 from support import final_tensors, metrics
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dragoman.report import templating
-from dragoman.report.plots.canvas import WIDE, Picture, Shape, render_svg
+from dragoman.report.page import templating
+from dragoman.report.page.plots.canvas import WIDE, Picture, Shape, render_svg
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Noise of learning curves."""
 
-from dragoman.report.series import Floats
+from dragoman.report.evidence.series import Floats
 
 
 def drifting(noise: Floats, correlation: float) -> Floats:

@@ -12,7 +12,7 @@ from dragoman.config_file import settings_of
 from dragoman.report import answers as answers_package
 from dragoman.report.answers import answer_all
 from dragoman.report.evidence import load_evidence
-from dragoman.report.findings import analyse
+from dragoman.report.findings.analysis import analyse
 from report.run_folders import (
     PARAMETERS,
     START,

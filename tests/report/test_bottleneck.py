@@ -3,12 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers.machines import step_time
-from dragoman.report.answers.network import network_bottleneck
-from dragoman.report.bottleneck import judge_network, measure_steps, steady_steps
+from dragoman.report.answers.gpus_and_steps import step_time
+from dragoman.report.answers.network_bottleneck import network_bottleneck
 from dragoman.report.evidence import Evidence, load_evidence
-from dragoman.report.findings import analyse
-from dragoman.report.thresholds import STRAGGLER_WORTH_NAMING
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.findings.bottleneck import judge_network, measure_steps, steady_steps
+from dragoman.thresholds import STRAGGLER_WORTH_NAMING
 from report.run_folders import START, RunFolder, calm_run, grown_run, local_run, pair_run
 
 

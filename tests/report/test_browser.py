@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report.compare import compare_runs
-from dragoman.report.render import write_report
+from dragoman.report.comparison.comparison_page import compare_runs
+from dragoman.report.page.report_page import write_report
 from report.browser import Page, find_chromium
 from report.synthetic import write_long_run
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report.compare import compare_runs
-from dragoman.report.compare_facts import differing
+from dragoman.report.comparison.comparison_page import compare_runs
+from dragoman.report.comparison.differences import differing
 from report.run_folders import START, calm_run, pair_run
 
 pytestmark = pytest.mark.usefixtures("wide_only")

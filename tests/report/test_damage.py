@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report.render import write_report
+from dragoman.report.page.report_page import write_report
 from dragoman.runs.folder import find_evidence
 from report.run_folders import START, RunFolder, pair_run, write_checkpoints
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report.thresholds import all_thresholds
+from dragoman.thresholds import all_thresholds
 from report.test_answers import IDS
 
 DOCS = (Path(__file__).parents[2] / "docs" / "report.md").read_text()

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.report.answers.answer import Answer
-from dragoman.report.answers.machines import gpu_utilization
+from dragoman.report.answers.gpus_and_steps import gpu_utilization
 from dragoman.report.evidence import load_evidence
-from dragoman.report.findings import analyse
-from dragoman.report.gpus import GpuJudgement
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.findings.gpus import GpuJudgement
 from report.run_folders import START, RunFolder, busy_gpu, calm_run, grown_run, pair_run
 
 

@@ -6,7 +6,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.config_file import load_config
 from dragoman.report.evidence import load_evidence
-from dragoman.report.identity import reproduce_lines
+from dragoman.report.page.identity import reproduce_lines
 from dragoman.training.start import train
 from report.run_folders import START
 from support import SMALL, assert_same_end

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dragoman.report.intervals import autocorrelation, correlate, student_t, trend
+from dragoman.report.findings.intervals import autocorrelation, correlate, student_t, trend
 from report.noise import drifting
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.step_series import Evaluations, TrainSteps
-from dragoman.report.intervals import trend
-from dragoman.report.law import law_of
-from dragoman.report.learning import Convergence, judge_learning
-from dragoman.report.overfitting import Overfitting, judge_overfitting
+from dragoman.report.findings.convergence import Convergence, judge_learning
+from dragoman.report.findings.intervals import trend
+from dragoman.report.findings.overfitting import Overfitting, judge_overfitting
+from dragoman.report.findings.run_schedule import schedule_of
 from report.noise import drifting
 from report.run_folders import START, RunFolder
 
@@ -272,7 +272,7 @@ def test_how_far_a_schedule_has_come(
     settings: dict[str, float | str], step: int, rate: float, stage: str
 ) -> None:
     model, training = {"d_model": 64}, {"steps": 100}
-    law = law_of({"schedule": SCHEDULE | settings, "model": model, "training": training})
+    law = schedule_of({"schedule": SCHEDULE | settings, "model": model, "training": training})
     assert law is not None
     assert law.stage(step, rate) == stage
 
@@ -296,7 +296,7 @@ def test_a_plateau_means_what_the_schedule_lets_it_mean(
     history = load_evidence(run.write(), START).history
     schedule = {"kind": kind, "peak": 1.0, "warmup_steps": 10}
     model, training = {"d_model": 64}, {"steps": last_step}
-    law = law_of({"schedule": schedule, "model": model, "training": training})
+    law = schedule_of({"schedule": schedule, "model": model, "training": training})
     found = judge_learning(history.evaluations, history.train, law)[0].convergence
     assert (found.verdict, found.reason) == (verdict, reason)
 

@@ -8,9 +8,9 @@ import pytest
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer
 from dragoman.report.evidence import load_evidence
-from dragoman.report.findings import analyse
-from dragoman.report.plots.canvas import WIDE, render_svg
-from dragoman.report.plots.learning import loss_picture
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.page.plots.canvas import WIDE, render_svg
+from dragoman.report.page.plots.learning_plots import loss_picture
 from report.run_folders import START, RunFolder, write_checkpoints
 
 Curve = Callable[[int], float | None]

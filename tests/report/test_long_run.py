@@ -23,7 +23,7 @@ def test_a_week_in_seconds(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from dragoman.report.render import write_report\n"
+        "from dragoman.report.page.report_page import write_report\n"
         "write_report(Path(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
     )

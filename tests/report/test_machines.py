@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dragoman.report.evidence.machines import read_machines
+from dragoman.report.evidence.monitor_logs import read_machines
 from report.run_folders import START, RunFolder
 
 

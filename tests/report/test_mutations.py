@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.report import templating
-from dragoman.report.render import write_report
+from dragoman.report.page import templating
+from dragoman.report.page.report_page import write_report
 from mutations import mutate
 from report.run_folders import START, RunFolder, pair_run, write_checkpoints
 

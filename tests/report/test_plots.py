@@ -7,13 +7,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from dragoman.report.answers.network import network_bottleneck
+from dragoman.report.answers.network_bottleneck import network_bottleneck
 from dragoman.report.evidence import load_evidence
-from dragoman.report.findings import analyse
-from dragoman.report.plots.canvas import SHAPES, WIDE, Panel, Picture, Shape, render_svg
-from dragoman.report.plots.learning import gap_picture, loss_picture
-from dragoman.report.plots.machines import network_picture, step_time_picture
-from dragoman.report.plots.whatif import workers_picture
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.page.plots.canvas import SHAPES, WIDE, Panel, Picture, Shape, render_svg
+from dragoman.report.page.plots.learning_plots import gap_picture, loss_picture
+from dragoman.report.page.plots.machine_plots import network_picture, step_time_picture
+from dragoman.report.page.plots.prediction_plots import workers_picture
 from report.run_folders import START, RunFolder, calm_run, pair_run
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.errors import UserError
-from dragoman.report.plots.canvas import WIDE, Panel, Picture, Shape, render_svg
-from dragoman.report.render import write_report
-from dragoman.report.series import envelope
+from dragoman.report.evidence.series import envelope
+from dragoman.report.page.plots.canvas import WIDE, Panel, Picture, Shape, render_svg
+from dragoman.report.page.report_page import write_report
 from report.run_folders import START, calm_run, pair_run, write_checkpoints
 
 if TYPE_CHECKING:
@@ -182,7 +182,8 @@ def test_numbers_in_pictures_are_left_whole() -> None:
 
 
 def test_the_report_waits_for_its_heavy_imports() -> None:
-    modules = "dragoman.report.render, dragoman.report.compare, dragoman.report.whatif_command"
+    names = ("page.report_page", "comparison.comparison_page", "page.whatif_table")
+    modules = ", ".join(f"dragoman.report.{name}" for name in names)
     heavy = "{'matplotlib', 'jinja2', 'torch'}"
     code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

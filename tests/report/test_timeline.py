@@ -3,11 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers.sizes import duration
+from dragoman.report.answers.time_and_sizes import duration
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.history import read_history
-from dragoman.report.findings import analyse
-from dragoman.report.timeline import sample_causes, split_duration
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.findings.timeline import sample_causes, split_duration
 from report.run_folders import START, RunFolder, local_run
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers.traffic import step_time_vs_network
+from dragoman.report.answers.step_and_traffic import step_time_vs_network
 from dragoman.report.evidence import Evidence, load_evidence
-from dragoman.report.findings import analyse
-from dragoman.report.traffic import measure_traffic, training_windows
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.findings.traffic import measure_traffic, training_windows
 from report.run_folders import START, RunFolder, local_run, pair_run
 
 

@@ -8,20 +8,20 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.errors import UserError
-from dragoman.report.assumptions import assumptions_of
-from dragoman.report.calibrate import describe_fit, load_calibration
-from dragoman.report.evidence import load_evidence
-from dragoman.report.findings import analyse
-from dragoman.report.whatif import (
+from dragoman.prediction.assumptions import assumptions_of
+from dragoman.prediction.questions import usual_questions
+from dragoman.prediction.step_model import (
     GIGABIT,
     USUAL_LATENCY_SECONDS,
-    Calibration,
+    MeasuredRun,
     Scenario,
     predict,
-    usual_questions,
     whatif_table,
 )
-from dragoman.report.whatif_command import (
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.findings.measured_run import describe_fit, load_calibration
+from dragoman.report.page.whatif_table import (
     WhatifOptions,
     parse_bandwidth,
     prediction_cells,
@@ -39,7 +39,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-TWO_MACHINES = Calibration(
+TWO_MACHINES = MeasuredRun(
     machines=2,
     workers=2,
     gradient_bytes=BASE,

@@ -5,32 +5,32 @@ from collections.abc import Mapping
 
 from dragoman.check.facts import Findings
 from dragoman.config import Config, DistributedSettings
-from dragoman.report.remedy import WAYS, choose_way, is_slower
-from dragoman.report.thresholds import SMALL_NETWORK_SHARE
-from dragoman.report.whatif import (
+from dragoman.prediction.network import hideable_seconds, ring_share
+from dragoman.prediction.questions import USUAL_LOCAL_STEPS
+from dragoman.prediction.step_model import (
     ALONE,
-    BACKWARD_SHARE,
-    USUAL_LOCAL_STEPS,
-    Calibration,
+    MeasuredRun,
     Prediction,
     Scenario,
     predict,
 )
-from dragoman.report.wording import in_percent
+from dragoman.prediction.sync_choice import WAYS, choose_way, is_slower
+from dragoman.thresholds import SMALL_NETWORK_SHARE
+from dragoman.wording import in_percent
 
 
-def calibration_of(findings: Findings) -> Calibration:
+def calibration_of(findings: Findings) -> MeasuredRun:
     """The findings as a prediction needs them."""
     step = findings.step
     compute = max(step.seconds_compute_by_worker)
     machines = len(findings.machines)
     goodput = min((link.goodput_bytes_per_second for link in findings.links), default=math.inf)
     latency = max((link.latency_seconds for link in findings.links), default=0.0)
-    wire = 2 * (machines - 1) / machines * 4 * step.parameters / goodput
+    wire = ring_share(machines) * 4 * step.parameters / goodput
     exchange = step.seconds_all_reduce or 0.0
-    could_hide = min(exchange, BACKWARD_SHARE * compute)
+    could_hide = min(exchange, hideable_seconds(compute, micro_batches=1))
     hidden = max(0.0, exchange - step.seconds_exposed)
-    return Calibration(
+    return MeasuredRun(
         machines=machines,
         workers=len(findings.hosts),
         gradient_bytes=4 * step.parameters,

@@ -6,9 +6,9 @@ from dragoman.check.advice import configured_way, name_of, predictions, recommen
 from dragoman.check.facts import Findings
 from dragoman.check.problems import problems
 from dragoman.config import Config
+from dragoman.prediction.step_model import Prediction
 from dragoman.records import Link
-from dragoman.report.whatif import Prediction
-from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time
+from dragoman.wording import in_bits_per_second, in_bytes, in_percent, in_time
 
 
 def page(findings: Findings, config: Config) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dragoman.check.facts import Findings, MachineFacts
 from dragoman.config import Config
 from dragoman.records import Link
-from dragoman.report.wording import in_bits_per_second, in_bytes, in_time
+from dragoman.wording import in_bits_per_second, in_bytes, in_time
 
 # A link this far below the others, or a host this far behind them, holds everyone up.
 SLOW_LINK, SLOW_HOST = 0.5, 1.3

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.cluster.device_clock import Moment
 from dragoman.cluster.processes import Workers
-from dragoman.config import DistributedSettings
+from dragoman.config import POWERSGD_LEAST_GAIN, DistributedSettings
 
 Reduced = torch.futures.Future[Tensor]
 
@@ -25,7 +25,6 @@ Reduced = torch.futures.Future[Tensor]
 FLOAT16_LIFT = 2.0**10
 # powersgd starts once the first, wildest gradients are past, as its authors advise.
 POWERSGD_FIRST_STEP = 10
-POWERSGD_LEAST_GAIN = 2
 EVERYTHING_MEGABYTES = 1_000_000.0
 
 
@@ -100,33 +99,6 @@ class Exchange:
 
     total: BufferSum
     piece_bytes: float  # At most so many at a time.
-
-
-def bytes_sent_per_step(
-    shapes: Sequence[Sequence[int]], machines: int, settings: DistributedSettings
-) -> float:
-    """Bytes that each machine sends in a step, in theory: its part of a ring."""
-    elements = sum(torch.Size(shape).numel() for shape in shapes)
-    match settings.compression:
-        case "none":
-            size = 4.0 * elements
-        case "powersgd":
-            size = 4.0 * sum(_factor_elements(shape, settings.powersgd_rank) for shape in shapes)
-        case _:
-            size = 2.0 * elements
-    if settings.sync == "local":
-        size /= settings.local_steps
-    return 2 * (machines - 1) / machines * size
-
-
-def _factor_elements(shape: Sequence[int], rank: int) -> int:
-    """A matrix travels as two thin ones, if that is less than half; anything else as it is."""
-    elements = torch.Size(shape).numel()
-    if len(shape) < 2:
-        return elements
-    rows, columns = shape[0], elements // shape[0]
-    thin = (rows + columns) * min(rows, columns, rank)
-    return thin if POWERSGD_LEAST_GAIN * thin < elements else elements
 
 
 class GradientSync:

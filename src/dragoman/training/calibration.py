@@ -8,10 +8,11 @@ import torch
 
 from dragoman.cluster.device_clock import wait_for
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import Exchange, bytes_sent_per_step
+from dragoman.cluster.sync import Exchange
 from dragoman.config import Config, ModelShape
 from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import Transformer, count_parameters
+from dragoman.prediction.network import bytes_sent_per_step
 from dragoman.records import Calibration
 from dragoman.training.step import TrainingStep
 

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 
 from dragoman.report.answers.answer import Answer
-from dragoman.report.answers.learning import fully_trained
+from dragoman.report.answers.fully_trained import fully_trained
+from dragoman.report.answers.gpus_and_steps import gpu_utilization, step_time
+from dragoman.report.answers.is_overfitting import overfitting
 from dragoman.report.answers.learning_rate import learning_rate
-from dragoman.report.answers.machines import gpu_utilization, step_time
-from dragoman.report.answers.network import network_bottleneck
-from dragoman.report.answers.overfitting import overfitting
-from dragoman.report.answers.sizes import (
+from dragoman.report.answers.network_bottleneck import network_bottleneck
+from dragoman.report.answers.step_and_traffic import step_time_vs_network
+from dragoman.report.answers.time_and_sizes import (
     checkpoint_files,
     checkpoint_size,
     duration,
     training_set,
 )
-from dragoman.report.answers.traffic import step_time_vs_network
 from dragoman.report.evidence import Evidence
-from dragoman.report.findings import Findings
+from dragoman.report.findings.analysis import Findings
 
 QUESTIONS: tuple[Callable[[Evidence, Findings], Answer], ...] = (
     duration,

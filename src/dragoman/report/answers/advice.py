@@ -4,9 +4,9 @@ import numpy as np
 
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.step_series import TrainSteps
-from dragoman.report.findings import Findings
-from dragoman.report.law import Law
-from dragoman.report.thresholds import EVALUATIONS_NEEDED
+from dragoman.report.findings.analysis import Findings
+from dragoman.report.findings.run_schedule import RunSchedule
+from dragoman.thresholds import EVALUATIONS_NEEDED
 
 GIVE_IT_A_RATE = (
     "Start a new run with a learning rate above zero (schedule.peak, or schedule.scale of the "
@@ -14,11 +14,15 @@ GIVE_IT_A_RATE = (
 )
 
 
-def evaluate_more_often(evidence: Evidence, law: Law | None) -> str:
+def evaluate_more_often(evidence: Evidence, schedule: RunSchedule | None) -> str:
     """How to have enough evaluations, in this run or, if its schedule has ended, in another."""
     enough = 3 * int(EVALUATIONS_NEEDED.value)
     last_step = evidence.history.train.last_step
-    if law is not None and law.has_end and last_step >= (law.total_steps or 0) >= enough:
+    if (
+        schedule is not None
+        and schedule.has_end
+        and last_step >= (schedule.total_steps or 0) >= enough
+    ):
         return (
             f"Start a new run that evaluates more often: at least {enough} times, every "
             f"{last_step // enough:,} steps (evaluation.every_steps)."

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dragoman.report.answers.answer import Answer, Confidence
 from dragoman.report.evidence import Evidence
-from dragoman.report.learning import Learning
+from dragoman.report.findings.convergence import Learning
 
 _LESS_SURE: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 

@@ -22,15 +22,15 @@ from dragoman.records import (
     MachineChange,
 )
 from dragoman.report.evidence.json_lines import describe_damage, repair_clock
+from dragoman.report.evidence.series import NAN, Bools, Floats
 from dragoman.report.evidence.step_series import (
     TRAIN_COLUMNS,
     Evaluations,
     TrainSteps,
     evaluations_of,
 )
-from dragoman.report.series import NAN, Bools, Floats
-from dragoman.report.thresholds import SHORTEST_GAP, UNEXPLAINED_GAP, UNEXPLAINED_SHARE
 from dragoman.runs.metrics_reader import Logged, Metrics, read_metrics
+from dragoman.thresholds import SHORTEST_GAP, UNEXPLAINED_GAP, UNEXPLAINED_SHARE
 
 SECONDS_COLUMN = TRAIN_COLUMNS.index(("seconds",))
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dragoman.documents import decode, decode_object, number_or_none
-from dragoman.report.series import Floats, fill_unknown
-from dragoman.report.thresholds import CLOCK_STEP_BACK
+from dragoman.report.evidence.series import Floats, fill_unknown
+from dragoman.thresholds import CLOCK_STEP_BACK
 
 
 def read_json_lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.records import Evaluation
-from dragoman.report.series import NAN, Bools, Floats
+from dragoman.report.evidence.series import NAN, Bools, Floats
 from dragoman.runs.line_table import FieldPath
 from dragoman.runs.metrics_reader import Logged
 

@@ -1,0 +1,1 @@
+"""What a step would take elsewhere: formulas fitted to measurements, before or after a run."""

@@ -1,0 +1,42 @@
+"""What people ask about after a run: other links, other settings, more machines."""
+
+import math
+from dataclasses import replace
+
+from dragoman.config import Compression
+from dragoman.prediction.step_model import ALONE, GIGABIT, MeasuredRun, Scenario
+
+USUAL_LOCAL_STEPS = 32
+MOST_WORKERS = 1024
+
+
+def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
+    """The scenarios that people ask about after a run; how to meet, of at least two machines."""
+    several = Scenario(machines=max(2, run.machines))
+    links = {"100 Mb/s": 0.1, "1 Gb/s": 1, "10 Gb/s": 10, "100 Gb/s": 100}
+    questions = [("1 worker", ALONE)] if run.workers > 1 else []
+    questions += [
+        (f"network of {name}", replace(several, bytes_per_second=gigabits * GIGABIT))
+        for name, gigabits in links.items()
+    ]
+    questions.append(("infinite network", replace(several, bytes_per_second=math.inf)))
+    other: Compression = "bf16" if run.compression == "none" else "none"
+    questions.append(
+        (f"{other} compression".replace("none", "no"), replace(several, compression=other))
+    )
+    if run.local_steps > 1:
+        every_step = replace(several, local_steps=1, local_fragments=1)
+        questions.append(("an exchange every step", every_step))
+    else:
+        local = replace(several, local_steps=USUAL_LOCAL_STEPS, compression="bf16")
+        questions.append((f"{USUAL_LOCAL_STEPS} local steps, bf16", local))
+    questions += [
+        ("4 times the batch", Scenario(batch_factor=4)),
+        ("devices twice as fast", Scenario(device_speed=2)),
+    ]
+    usual = several.apply_to(run)
+    return questions + [
+        (f"{workers:,} workers", Scenario(workers=workers))
+        for workers in (4, 16, 64, 256, MOST_WORKERS)
+        if workers > usual.workers / usual.machines and workers != usual.workers
+    ]

@@ -1,0 +1,230 @@
+"""Predicted step time: a function of what one run measured and of what would be different."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dragoman.config import Compression
+from dragoman.errors import UserError
+from dragoman.prediction.network import (
+    POWERSGD_SECONDS_PER_PARAMETER,
+    compressed_share,
+    hideable_seconds,
+    ring_hops,
+    ring_share,
+)
+
+GIGABIT = 1e9 / 8  # Bytes per second.
+# Of a link that nobody measured: ordinary Ethernet through a switch.
+USUAL_BYTES_PER_SECOND, USUAL_LATENCY_SECONDS = GIGABIT, 1e-4
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """How a run was set up and what it has measured; all that a prediction needs."""
+
+    machines: int
+    workers: int
+    gradient_bytes: float  # Uncompressed: 4 bytes a parameter.
+    tokens_per_step: float
+    seconds_compute: float  # Forward and backward pass of one worker's share.
+    seconds_optimizer: float
+    seconds_fixed: float  # Waiting for data, and other.
+    seconds_straggling: float = 0.0  # Waiting for the slowest worker.
+    seconds_overhead: float = 0.0  # Of an uncompressed exchange, beyond bytes and latency.
+    seconds_step: float | None = None  # As measured, to hold the prediction against.
+    overlap: float = 0.0  # Hidden communication as part of what could be hidden.
+    bytes_per_second: float = math.inf  # Goodput of the slowest link.
+    latency_seconds: float = 0.0
+    compression: Compression = "none"
+    local_steps: int = 1  # From one exchange to the next.
+    local_fragments: int = 1  # Parts of an exchange, spread over the local steps.
+    micro_batches: float = 1.0
+    device: str = "cuda"
+
+    @property
+    def devices(self) -> int:
+        """What computes side by side: on CPUs the workers of a machine share its cores."""
+        return self.machines if self.device == "cpu" else self.workers
+
+    @property
+    def has_no_link(self) -> bool:
+        """Whether nothing is known of links, because there was no second machine."""
+        return self.machines == 1 and math.isinf(self.bytes_per_second)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one machine sends in one exchange."""
+        share = ring_share(self.machines) * compressed_share(self.compression)
+        return share * self.gradient_bytes
+
+    @property
+    def exchange_seconds(self) -> float:
+        """One exchange, nothing hidden."""
+        if self.workers < 2:
+            return 0.0
+        hops = ring_hops(self.machines) * self.local_fragments
+        seconds = self.sent_bytes / self.bytes_per_second + hops * self.latency_seconds
+        seconds += compressed_share(self.compression) * self.seconds_overhead
+        if self.compression == "powersgd" and self.device == "cpu":
+            seconds += self.gradient_bytes / 4 * POWERSGD_SECONDS_PER_PARAMETER
+        return seconds
+
+    @property
+    def hidden_seconds(self) -> float:
+        """The part of an exchange that runs beside the computing."""
+        exchange = self.exchange_seconds
+        if self.local_steps == 1:
+            backward = hideable_seconds(self.seconds_compute, self.micro_batches)
+            return self.overlap * min(exchange, backward)
+        if self.local_fragments == 1:
+            return 0.0
+        return min(exchange, self.local_steps * self.seconds_compute)
+
+
+_OF_LINKS = ("bytes_per_second", "latency_seconds")
+_OF_MEETINGS = ("compression", "local_steps", "local_fragments")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What to change; None leaves it as it was in the run."""
+
+    bytes_per_second: float | None = None
+    latency_seconds: float | None = None
+    machines: int | None = None
+    workers: int | None = None
+    compression: Compression | None = None
+    local_steps: int | None = None
+    local_fragments: int | None = None
+    batch_factor: float = 1.0  # Times the tokens of a step.
+    device_speed: float = 1.0  # Times the speed of the devices.
+
+    def apply_to(self, run: MeasuredRun) -> MeasuredRun:
+        """The run as it would measure itself; machines are filled as they were."""
+        machines, workers = self._placement(run)
+        placed = replace(run, machines=machines, workers=workers)
+        if run.has_no_link and machines > 1:
+            placed = replace(
+                placed,
+                bytes_per_second=USUAL_BYTES_PER_SECOND,
+                latency_seconds=USUAL_LATENCY_SECONDS,
+            )
+        own = replace(
+            placed,
+            tokens_per_step=run.tokens_per_step * self.batch_factor,
+            seconds_compute=run.seconds_compute
+            * (run.devices / placed.devices * self.batch_factor / self.device_speed),
+            seconds_optimizer=run.seconds_optimizer / self.device_speed,
+            seconds_straggling=run.seconds_straggling / self.device_speed if workers > 1 else 0.0,
+            micro_batches=max(1.0, run.micro_batches * self.batch_factor * run.workers / workers),
+            **{
+                name: value
+                for name in _OF_LINKS + _OF_MEETINGS
+                if (value := getattr(self, name)) is not None
+            },
+        )
+        _check(own)
+        return own
+
+    def between_machines(self, run: MeasuredRun) -> "Scenario":
+        """The same, about two machines where it asks how machines meet and the run had but one."""
+        asked = [name for name in _OF_LINKS + _OF_MEETINGS if getattr(self, name) is not None]
+        if asked and run.machines == 1 and self.machines is None and self.workers is None:
+            return replace(self, machines=2)
+        if set(asked) & set(_OF_LINKS) and self._placement(run)[0] == 1:
+            raise UserError("one machine has no links: ask for --machines 2 or more")
+        return self
+
+    def _placement(self, run: MeasuredRun) -> tuple[int, int]:
+        per_machine = max(1, round(run.workers / run.machines))
+        if self.workers is None:
+            machines = self.machines or run.machines
+            return machines, run.workers if machines == run.machines else machines * per_machine
+        if self.workers == run.workers:
+            return self.machines or run.machines, run.workers
+        return self.machines or -(-self.workers // per_machine), self.workers
+
+
+ALONE = Scenario(machines=1, workers=1)
+
+
+def _check(run: MeasuredRun) -> None:
+    if run.machines > run.workers:
+        raise UserError(
+            f"{run.machines} machines for {run.workers} workers: every machine needs a worker"
+        )
+    if run.local_fragments > run.local_steps:
+        raise UserError(f"{run.local_fragments} fragments need at least as many local steps")
+    if run.local_steps > 1 and run.compression == "powersgd":
+        raise UserError("powersgd works on gradients: with local steps take none, bf16 or fp16")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One line of the table."""
+
+    label: str
+    machines: int
+    workers: int
+    bytes_per_second: float
+    compression: Compression
+    local_steps: int
+    seconds_step: float
+    seconds_compute: float
+    seconds_exposed: float
+    bytes_per_step: float  # Sent by one machine, on average over local steps.
+    tokens_per_second: float
+    efficiency: float  # Of one worker alone times the number of devices.
+    hours: float | None
+    cost: float | None
+
+    @property
+    def network_share(self) -> float:
+        """Waiting as part of the step."""
+        return self.seconds_exposed / self.seconds_step
+
+
+def predict(
+    calibration: MeasuredRun,
+    scenario: Scenario,
+    label: str = "",
+    steps: float | None = None,
+    price_per_machine_hour: float | None = None,
+) -> Prediction:
+    """Predict one step; `steps` and a price give hours and cost of as many tokens."""
+    run = scenario.apply_to(calibration)
+    exposed = (run.exchange_seconds - run.hidden_seconds) / run.local_steps
+    fixed = run.seconds_fixed + run.seconds_optimizer
+    seconds = run.seconds_compute + fixed + run.seconds_straggling + exposed
+    hours = None if steps is None else steps / scenario.batch_factor * seconds / 3600
+    price = price_per_machine_hour
+    return Prediction(
+        label=label,
+        machines=run.machines,
+        workers=run.workers,
+        bytes_per_second=run.bytes_per_second,
+        compression=run.compression,
+        local_steps=run.local_steps,
+        seconds_step=seconds,
+        seconds_compute=run.seconds_compute,
+        seconds_exposed=exposed,
+        bytes_per_step=run.sent_bytes / run.local_steps,
+        tokens_per_second=run.tokens_per_step / seconds,
+        efficiency=(run.devices * run.seconds_compute + fixed) / (run.devices * seconds),
+        hours=hours,
+        cost=None if hours is None or price is None else hours * run.machines * price,
+    )
+
+
+def whatif_table(
+    calibration: MeasuredRun,
+    scenarios: Sequence[tuple[str, Scenario]],
+    steps: float | None = None,
+    price_per_machine_hour: float | None = None,
+) -> tuple[Prediction, ...]:
+    """Predict the run as it was, then every labelled scenario."""
+    return tuple(
+        predict(calibration, scenario, label, steps, price_per_machine_hour)
+        for label, scenario in (("this run", Scenario()), *scenarios)
+    )

@@ -1,0 +1,270 @@
+"""Answers about time and size: the run, its text and its checkpoints."""
+
+from typing import Any
+
+import numpy as np
+
+from dragoman.records import CheckpointEntry
+from dragoman.report.answers.advice import spare_evaluations
+from dragoman.report.answers.answer import Answer, unknown
+from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.series import NAN
+from dragoman.report.findings.analysis import Findings
+from dragoman.report.findings.timeline import Duration
+from dragoman.thresholds import MUCH_ELSEWHERE, MUCH_REMOVED
+from dragoman.wording import in_bytes, in_count, in_percent, in_time, plural
+
+PURPOSES = {
+    "weights.safetensors": "the model: every parameter in float32; all that translating needs",
+    "optimizer.safetensors": "Adam's two moments of every parameter in float32 (with local steps "
+    "the outer momentum too); for resuming",
+    "state.json": "step, place in the corpus, best scores and checksums; for resuming",
+}
+_DOING = {
+    "training": "training",
+    "evaluation": "evaluating",
+    "checkpoints": "saving",
+    "restarts": "lost to restarts",
+    "waiting": "waiting",
+}
+_TOO_SMALL_TO_SAY = 0.001  # Of the wall time.
+
+
+def duration(evidence: Evidence, findings: Findings) -> Answer:
+    """Split the wall time and count what was done in it."""
+    found, train = findings.duration, evidence.history.train
+    question = "How long did the run take, and where did the time go?"
+    if not np.isfinite(found.wall):
+        return unknown("duration", question, "The log has no times in it.")
+    tokens = float(np.nansum(train.target_tokens))
+    epochs = train.epoch[np.isfinite(train.epoch)]
+    rate = tokens / found.parts["training"] if found.parts["training"] else NAN
+    opening = {
+        "running": "So far the run took",
+        "crashed": "Until its log breaks off, the run took",
+    }.get(evidence.state, "The run took")
+    split = ", ".join(
+        f"{in_time(seconds)} {_DOING[name]} ({in_percent(seconds / found.wall)})"
+        for name, seconds in found.parts.items()
+        if found.wall and seconds > _TOO_SMALL_TO_SAY * found.wall
+    )
+    steps = plural(train.last_step, "step")
+    words = f"{opening} {in_time(found.wall)} for {steps}{f': {split}' if split else ''}."
+    is_overcounted = found.overcounted > _TOO_SMALL_TO_SAY * found.wall
+    excess = in_time(found.overcounted)
+    disagree = f"The parts add up to {excess} more than passed: clocks disagree."
+    is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
+    if tokens:
+        passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
+        words += f" It read {in_count(tokens)} target tokens{passes}, {in_count(rate)} a second."
+    return Answer(
+        id="duration",
+        question=question,
+        verdict=found.wall,
+        headline=in_time(found.wall),
+        note=steps,
+        answer=words,
+        details=(disagree,) if is_overcounted else (),
+        evidence={
+            "seconds": found.wall,
+            "split": found.parts,
+            "of_restarts": {"steps_made_in_vain": found.lost_steps},
+            "of_waiting": {
+                "set_up": found.set_up,
+                "paused": found.paused,
+                "unexplained": found.unexplained,
+            },
+            "overcounted": found.overcounted,
+            "steps": train.last_step,
+            "steps_lost": len(evidence.history.lost),
+            "target_tokens": tokens,
+            "epochs": epochs[-1] if len(epochs) else None,
+            "tokens_per_second": rate,
+            "state": evidence.state,
+        },
+        confidence="high" if is_sure else "medium",
+        next_step=_duration_advice(findings),
+    )
+
+
+def _duration_advice(findings: Findings) -> str:
+    found = findings.duration
+    parts = found.parts
+    largest = max((name for name in parts if name != "training"), key=lambda name: parts[name])
+    if parts[largest] < MUCH_ELSEWHERE.value * found.wall:
+        return "Nothing to do: the run spent its time training."
+    if largest == "waiting":
+        return _waiting_advice(found)
+    return {
+        "evaluation": spare_evaluations(findings),
+        "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
+        "restarts": "Find the cause of the restarts (train.log names the first one), and save "
+        "more often so that less is lost.",
+    }[largest]
+
+
+def _waiting_advice(found: Duration) -> str:
+    reasons = {
+        "Most of the waiting is set-up before the first step: a longer run hardly notices it.": (
+            found.set_up
+        ),
+        "Most of the waiting lies between an end and the resume after it: nothing to do.": (
+            found.paused
+        ),
+        "Find out what happened in the gaps that nothing in the log explains: a clock was set, or "
+        "a machine stood still.": found.unexplained,
+    }
+    return max(reasons, key=lambda advice: reasons[advice])
+
+
+def training_set(evidence: Evidence, findings: Findings) -> Answer:
+    """Sizes from the copy of the corpus's manifest."""
+    question = "How large was the training set, and what did cleaning remove?"
+    manifest = evidence.corpus
+    try:
+        sizes = {
+            stage: sum(side[stage] for side in manifest["bytes"].values())
+            for stage in ("raw", "cleaned", "prepared")
+        }
+        tokens = {side: int(count) for side, count in manifest["tokens"].items()}
+        removed = {name: int(count) for name, count in manifest["filters"].items() if count}
+        pairs = {stage: int(manifest["pairs"][stage]) for stage in ("raw", "prepared")}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return unknown("training_set", question, "The run has no copy of its corpus's manifest.")
+    gone = ", ".join(
+        f"{filter_words(name)} {count:,}"
+        for name, count in sorted(removed.items(), key=lambda item: -item[1])
+    )
+    share = 1 - pairs["prepared"] / pairs["raw"] if pairs["raw"] else 0.0
+    return Answer(
+        id="training_set",
+        question=question,
+        verdict=sizes["cleaned"],
+        headline=in_bytes(sizes["cleaned"]),
+        note=f"{pairs['prepared']:,} pairs, {in_percent(share) if gone else 'none'} removed",
+        answer=f"{in_bytes(sizes['cleaned'])} of clean text ({in_bytes(sizes['raw'])} raw, "
+        f"{in_bytes(sizes['prepared'])} prepared) in {pairs['prepared']:,} of {pairs['raw']:,} "
+        f"pairs, {in_count(sum(tokens.values()))} tokens on both sides. "
+        + (f"Cleaning removed {in_percent(share)}: {gone}." if gone else "Nothing was removed."),
+        evidence={
+            "bytes": sizes,
+            "bytes_by_side": manifest["bytes"],
+            "pairs": pairs,
+            "removed": removed,
+            "tokens": tokens,
+            "vocabulary": manifest.get("vocabulary", {}).get("sizes"),
+            "languages": manifest.get("languages"),
+        },
+        confidence="high",
+        next_step="Nothing to do."
+        if share < MUCH_REMOVED.value
+        else "Cleaning removed a lot: look at a few of the pairs that the largest filter caught.",
+    )
+
+
+def filter_words(name: str) -> str:
+    """A filter's name as people read it."""
+    return name.replace("_", " ").replace("utf8", "UTF-8")
+
+
+def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
+    """Each file of the latest checkpoint, and why it has that size."""
+    question = "What is in a checkpoint?"
+    index, parameters = evidence.checkpoints, evidence.parameters
+    latest = index.named(index.latest)
+    if latest is None:
+        return unknown("checkpoint_files", question, _no_checkpoint(evidence))
+    named = ", ".join(f"{name} ({in_bytes(file.bytes)})" for name, file in latest.files.items())
+    words = f"{latest.name} holds {named}."
+    is_local = evidence.setting("distributed", "sync") == "local"
+    parts = ["weights", "Adam's two moments", *(["the outer momentum"] if is_local else [])]
+    copies = 4 if is_local else 3
+    expected = 4 * copies * parameters if parameters else None
+    if expected:
+        beyond = latest.bytes - expected
+        rest = (
+            f"the remaining {in_bytes(beyond)} are names and state"
+            if beyond >= 0
+            else f"{in_bytes(-beyond)} are missing from that"
+        )
+        words += (
+            f" {parameters:,} parameters x 4 bytes x {copies} ({' and '.join(parts)}) are "
+            f"{expected:,} bytes; {rest}."
+        )
+    return Answer(
+        id="checkpoint_files",
+        question=question,
+        verdict=list(latest.files),
+        headline=plural(len(latest.files), "file"),
+        note=f"{parameters:,} parameters" if parameters else "",
+        answer=words,
+        evidence={
+            "checkpoint": latest.name,
+            "files": [
+                {"name": name, "bytes": file.bytes, "purpose": PURPOSES.get(name, "")}
+                for name, file in latest.files.items()
+            ],
+            "bytes": latest.bytes,
+            "parameters": parameters,
+            "expected_bytes": expected,
+        },
+        confidence="high" if parameters else "medium",
+        next_step="For translating alone, weights.safetensors is enough.",
+    )
+
+
+def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
+    """The latest, the best and all kept checkpoints."""
+    question = "How large are the checkpoints?"
+    index, writes = evidence.checkpoints, evidence.history.checkpoints
+    latest, best_loss, best_bleu = map(
+        index.named, (index.latest, index.best_loss, index.best_bleu)
+    )
+    if latest is None:
+        return unknown("checkpoint_size", question, _no_checkpoint(evidence))
+    total = sum(item.bytes for item in index.checkpoints)
+    kept = plural(len(index.checkpoints), "kept checkpoint")
+    stops = [write.event.seconds_blocking for write in writes]
+    blocking = float(np.mean(stops)) if stops else None
+    words = f"The latest (step {latest.step:,}) takes {in_bytes(latest.bytes)}"
+    for label, item in (("loss", best_loss), ("BLEU", best_bleu)):
+        if item is not None:
+            words += f", the one with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
+    words += f"; {kept} take {in_bytes(total)}."
+    if blocking is not None:
+        words += f" Saving held up training for {in_time(blocking)} each time."
+    return Answer(
+        id="checkpoint_size",
+        question=question,
+        verdict=latest.bytes,
+        headline=in_bytes(latest.bytes),
+        note=f"{kept}, {in_bytes(total)}",
+        answer=words,
+        evidence={
+            "latest": _checkpoint_json(latest),
+            "best_loss": _checkpoint_json(best_loss),
+            "best_bleu": _checkpoint_json(best_bleu),
+            "kept": [_checkpoint_json(item) for item in index.checkpoints],
+            "bytes_of_all_kept": total,
+            "mean_seconds_blocking": blocking,
+        },
+        confidence="high",
+        next_step="checkpoints.keep_latest says how many are kept.",
+    )
+
+
+def _no_checkpoint(evidence: Evidence) -> str:
+    writes = evidence.history.checkpoints
+    if not writes:
+        return "No checkpoint has been written yet."
+    latest, written = writes[-1], plural(len(writes), "checkpoint")
+    return (
+        f"The log tells of {written}, the last of step {latest.step:,} with "
+        f"{in_bytes(latest.event.bytes)}, but none is in this folder."
+    )
+
+
+def _checkpoint_json(item: CheckpointEntry | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    return {name: getattr(item, name) for name in ("name", "step", "bytes", "loss", "bleu")}

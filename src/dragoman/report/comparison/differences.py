@@ -1,0 +1,214 @@
+"""What sets two runs apart, in numbers and in sentences."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dragoman.report.answers.answer import Answer
+from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.json_lines import table_of
+from dragoman.report.findings.analysis import Findings
+from dragoman.thresholds import MEANINGFUL_BLEU_GAIN, SAME_SPEED
+from dragoman.wording import in_count, in_time
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs."""
+
+    label: str
+    evidence: Evidence
+    findings: Findings
+    answers: tuple[Answer, ...]
+
+
+def differing(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
+    """What the two do not share, with None where one of them says nothing."""
+    names = dict.fromkeys((*first, *second))
+    pairs = {name: [first.get(name), second.get(name)] for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def shown(value: Any) -> str:
+    """A setting as a reader would write it."""
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def facts_of(first: Side, second: Side) -> list[dict[str, Any]]:
+    """What the change did, each as numbers and as a sentence."""
+    wall_time = _fact(
+        "wall_time",
+        [side.findings.duration.wall for side in (first, second)],
+        lambda one, other: (
+            f"The whole run took {in_time(one)} in {first.label} and {in_time(other)} in "
+            f"{second.label}."
+        ),
+    )
+    losses = _loss_fact(first, second)
+    facts = [*_speed_facts(first, second), *_bleu_facts(first, second), losses, wall_time]
+    return [fact for fact in facts if fact]
+
+
+def _speed_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
+    """Seconds a step, and the speed: that of steps, or of tokens where their number differs."""
+    labels = (first.label, second.label)
+    sizes = [side.evidence.setting("batches", "tokens_per_step") for side in (first, second)]
+    same_size = sizes[0] == sizes[1]
+    return [
+        _fact(
+            "step_time",
+            [
+                side.findings.times.mean if side.findings.times else np.nan
+                for side in (first, second)
+            ],
+            lambda one, other: (
+                f"A step takes {in_time(one)} in {labels[0]} and {in_time(other)} in {labels[1]}"
+                + (f": {_times_as_fast(labels[1], one / other)}." if same_size else ".")
+            ),
+        ),
+        _fact(
+            "tokens_per_second",
+            [_tokens_per_second(side) for side in (first, second)],
+            lambda one, other: (
+                f"Steps differ in size ({sizes[0]:,} and {sizes[1]:,} slots). {labels[0]} trains "
+                f"on {in_count(one)} target tokens a second and {labels[1]} on {in_count(other)}: "
+                f"{_times_as_fast(labels[1], other / one)}."
+            ),
+        )
+        if not same_size and all(sizes)
+        else None,
+    ]
+
+
+def _tokens_per_second(side: Side) -> float:
+    """As the run's own report has it."""
+    duration = next(answer for answer in side.answers if answer.id == "duration")
+    return float(duration.evidence.get("tokens_per_second", np.nan))
+
+
+def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
+    """The best score and the time to it, if both runs were scored in the same way."""
+    labels = (first.label, second.label)
+    series = [side.evidence.evaluations for side in (first, second)]
+    best = [np.nan if one is None else one.best_bleu for one in series]
+    if not np.isfinite(best).all():
+        return []
+    differences = differing(*(way_of_scoring(side.evidence) for side in (first, second)))
+    if differences:
+        return [
+            {
+                "id": "not_comparable",
+                "first": best[0],
+                "second": best[1],
+                "words": f"The best BLEU is {best[0]:.2f} in {labels[0]} and {best[1]:.2f} in "
+                f"{labels[1]}. These cannot be compared, as they were not measured alike "
+                f"({_ways(differences)}).",
+            }
+        ]
+    goal = min(best)
+    return [
+        _fact(
+            "best_bleu",
+            best,
+            lambda one, other: (
+                f"The best BLEU is {one:.2f} in {labels[0]} and {other:.2f} in "
+                f"{labels[1]}: {_better_by(other - one)}."
+            ),
+        ),
+        _fact(
+            "seconds_to_same_bleu",
+            [_seconds_to_bleu(side.evidence, goal) for side in (first, second)],
+            lambda one, other: (
+                f"BLEU {goal:.2f}, the highest that both reached, took "
+                f"{in_time(one)} in {labels[0]} and {in_time(other)} in {labels[1]}: "
+                f"{_times_as_fast(labels[1], one / other)}."
+            ),
+        ),
+    ]
+
+
+def _loss_fact(first: Side, second: Side) -> dict[str, Any] | None:
+    """That losses do not compare, if they do not."""
+    ways = [way_of_counting_loss(side.evidence) for side in (first, second)]
+    differences = differing(*ways)
+    if not differences:
+        return None
+    return {
+        "id": "losses_not_comparable",
+        "first": ways[0],
+        "second": ways[1],
+        "words": "Their losses cannot be compared, as they were not counted alike "
+        f"({_ways(differences)}).",
+    }
+
+
+def _ways(differences: dict[str, list[Any]]) -> str:
+    return ", ".join(
+        f"{name}: {shown(one)} and {shown(other)}" for name, (one, other) in differences.items()
+    )
+
+
+def way_of_scoring(evidence: Evidence) -> dict[str, Any]:
+    """What must be the same for two scores to be compared."""
+    series = evidence.evaluations
+    name = series.name if series is not None else None
+    files = table_of(evidence.corpus.get("files"))
+    sums = [
+        str(table_of(files.get(f"validation.{name}.{side}.txt")).get("sha256", ""))[:8]
+        for side in ("source", "target")
+    ]
+    return {
+        "set": name,
+        "checksums of its text": " ".join(filter(None, sums)) or None,
+        "signature": series.signature if series is not None else None,
+        "evaluation.beam": evidence.setting("evaluation", "beam"),
+        "evaluation.bleu_pairs": evidence.setting("evaluation", "bleu_pairs"),
+    }
+
+
+def way_of_counting_loss(evidence: Evidence) -> dict[str, Any]:
+    """What must be the same for two losses per token to be compared."""
+    vocabulary = table_of(evidence.corpus.get("vocabulary"))
+    files = table_of(evidence.corpus.get("files"))
+    names = vocabulary.get("files")
+    sums = [
+        str(table_of(files.get(str(name))).get("sha256", ""))[:8]
+        for name in (names if isinstance(names, list) else [])
+    ]
+    return {
+        "subwords": vocabulary.get("sizes"),
+        "checksums of the vocabulary": " ".join(filter(None, sums)) or None,
+        "training.label_smoothing": evidence.setting("training", "label_smoothing"),
+    }
+
+
+def _fact(
+    name: str, values: Sequence[float], words: Callable[[float, float], str]
+) -> dict[str, Any] | None:
+    """A fact about both runs, if both know it."""
+    one, other = values
+    if not np.isfinite(values).all():
+        return None
+    return {"id": name, "first": one, "second": other, "words": words(one, other)}
+
+
+def _better_by(bleu: float) -> str:
+    matters = "" if abs(bleu) >= MEANINGFUL_BLEU_GAIN.value else ", no difference that matters"
+    return f"{bleu:+.2f}{matters}"
+
+
+def _times_as_fast(label: str, ratio: float) -> str:
+    if abs(ratio - 1) < SAME_SPEED.value:
+        return "no difference that matters"
+    return f"{label} is {ratio:.2f} times as fast"
+
+
+def _seconds_to_bleu(evidence: Evidence, goal: float) -> float:
+    series = evidence.evaluations
+    there = series.time[series.bleu >= goal] if series is not None else np.zeros(0)
+    return float(there[0] - evidence.history.first_time) if len(there) else np.nan

@@ -1,0 +1,247 @@
+"""Loads a run folder, be the run finished, alive or dead; only reads files."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dragoman.documents import number_or_none, parse_leniently
+from dragoman.errors import UserError
+from dragoman.records import CheckpointIndex, Provenance, SampleTranslation
+from dragoman.report.evidence.history import Attempt, History, read_history
+from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of, whole_number
+from dragoman.report.evidence.kept_checkpoints import read_checkpoints
+from dragoman.report.evidence.monitor_logs import Machine, read_machines
+from dragoman.report.evidence.step_series import Evaluations
+from dragoman.runs.folder import RunFolder
+from dragoman.thresholds import SILENCE
+from dragoman.wording import plural
+
+State = Literal["finished", "stopped", "running", "crashed", "not started", "lost"]
+
+_MOST_NAMED = 8  # Of events of one kind.
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is known about a run."""
+
+    run: Path
+    name: str
+    state: State
+    history: History
+    machines: tuple[Machine, ...]
+    settings: Mapping[str, Any]  # config.toml as it stands.
+    provenance: Provenance  # Blank where it is damaged.
+    checkpoints: CheckpointIndex
+    samples: tuple[SampleTranslation, ...]
+    missing: tuple[str, ...]  # What is damaged, absent or odd, in sentences.
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The latest start, resume or restart that made steps, or else the latest."""
+        return self.history.attempt
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines of the latest attempt, worker 0's first."""
+        return tuple(dict.fromkeys(self.attempt.began.hosts)) if self.attempt else ()
+
+    @property
+    def workers(self) -> int:
+        """Workers of the latest attempt."""
+        return self.attempt.began.workers if self.attempt else 1
+
+    @property
+    def evaluations(self) -> Evaluations | None:
+        """Those of the first validation set, which decides what is best."""
+        return self.history.evaluations[0] if self.history.evaluations else None
+
+    def setting(self, section: str, name: str) -> Any:
+        """A setting of the run, or None."""
+        return table_of(self.settings.get(section)).get(name)
+
+    @property
+    def local_steps(self) -> int:
+        """Steps from one exchange to the next."""
+        if self.setting("distributed", "sync") != "local":
+            return 1
+        return max(1, whole_number(self.setting("distributed", "local_steps")))
+
+    @property
+    def local_fragments(self) -> int:
+        """Parts of an exchange that travel one after the other."""
+        if self.local_steps == 1:
+            return 1
+        return max(1, whole_number(self.setting("distributed", "local_fragments")))
+
+    @property
+    def goodput(self) -> float:
+        """Bytes per second that the slowest link carries, infinite if none was measured."""
+        measured = (link.goodput_bytes_per_second for link in self.history.links)
+        return min((goodput for goodput in measured if goodput), default=math.inf)
+
+    @property
+    def latency(self) -> float:
+        """Seconds of the slowest link."""
+        return max((link.latency_seconds or 0.0 for link in self.history.links), default=0.0)
+
+    @property
+    def parameters(self) -> int | None:
+        """Size of the model."""
+        calibration = self.history.calibration
+        measured = calibration.parameters if calibration else 0
+        return self.provenance.model.parameters or measured or None
+
+    @property
+    def corpus(self) -> Mapping[str, Any]:
+        """The copy of the corpus's manifest."""
+        return self.provenance.corpus.manifest
+
+    @property
+    def guessing_loss(self) -> float:
+        """Loss per token of guessing among all words of the vocabulary; infinite if not known."""
+        sizes = table_of(self.corpus.get("vocabulary")).get("sizes")
+        # That of the target comes last, if there are two.
+        words = whole_number(sizes[-1]) if isinstance(sizes, list) and sizes else 0
+        return math.log(words) if words > 0 else math.inf
+
+
+def load_evidence(run: Path, now: float) -> Evidence:
+    """Read a run folder; `now` tells a live run from a dead one."""
+    if not run.is_dir():
+        raise UserError(f"{run}: no such run folder")
+    if not RunFolder(run).has_evidence():
+        raise UserError(
+            f"{run} is not a run folder: it has no metrics.jsonl, config.toml or provenance.json"
+        )
+    folder = RunFolder(run)
+    missing: list[str] = []
+    history = read_history(folder.metrics, missing)
+    hosts = list(dict.fromkeys(host for one in history.attempts for host in one.began.hosts))
+    interfaces = {link.hosts[0]: link.interface for link in history.links}
+    machines = read_machines(folder.monitor, hosts, interfaces, missing)
+    provenance = parse_leniently(Provenance, read_json(folder.provenance, missing))
+    settings = _read_settings(folder.config, missing)
+    checkpoints = read_checkpoints(folder.checkpoints, missing)
+    if history.checkpoints and not checkpoints.checkpoints:
+        written = plural(len(history.checkpoints), "checkpoint")
+        missing.append(f"checkpoints/ is empty or missing: the log tells of {written}")
+    samples = _read_samples(folder.samples, missing)
+    missing += _oddities(history)
+    return Evidence(
+        run=run,
+        name=provenance.run or run.resolve().name,
+        state=_state(history, machines, bool(checkpoints.checkpoints), now),
+        history=history,
+        machines=machines,
+        settings=settings,
+        provenance=provenance,
+        checkpoints=checkpoints,
+        samples=samples,
+        missing=tuple(missing),
+    )
+
+
+def _read_settings(path: Path, missing: list[str]) -> dict[str, Any]:
+    """The settings as they stand, even of another version of Dragoman."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        missing.append("config.toml is missing: the settings are not known")
+    except (OSError, ValueError, RecursionError) as error:
+        missing.append(f"config.toml cannot be read: {error}")
+    return {}
+
+
+def _read_samples(path: Path, missing: list[str]) -> tuple[SampleTranslation, ...]:
+    """The last translation of each sentence at each step; a repeated step counts once."""
+    samples: dict[tuple[int, str], SampleTranslation] = {}
+    if path.is_file():
+        for line in read_json_lines(path, missing):
+            if number_or_none(line.get("step")) is not None:
+                sample = parse_leniently(SampleTranslation, line)
+                samples[sample.step, sample.source] = sample
+    return tuple(samples.values())
+
+
+def _state(history: History, machines: tuple[Machine, ...], is_saved: bool, now: float) -> State:
+    """Tell from the last lines how the run stands."""
+    if not history.attempts and not len(history.train):
+        return "lost" if is_saved else "not started"
+    if history.end is not None:
+        return "finished" if history.end.is_finish else "stopped"
+    newest = [history.last_time, *(machine.time[-1] for machine in machines if len(machine))]
+    # A slow run is silent for longer than a fast one.
+    longest_step = float(np.nanmax(history.train.seconds, initial=0.0))
+    alive = now - max(newest) <= max(SILENCE.value, 3 * longest_step)
+    return "running" if alive else "crashed"
+
+
+def _oddities(history: History) -> list[str]:
+    """What a reader should know before trusting the numbers."""
+    notices = _losses_without_number(history) + _course_of_events(history)
+    if not history.evaluations:
+        notices.append("There is no evaluation: nothing can be said about quality")
+    if len(history.train) and history.calibration is None:
+        notices.append("There is no calibration line: compute-only time and peak are not known")
+    several_machines = any(len(set(one.began.hosts)) > 1 for one in history.attempts)
+    if several_machines and not history.links:
+        notices.append("There is no link line: the capacity of the network was not measured")
+    return notices
+
+
+def _losses_without_number(history: History) -> list[str]:
+    notices = []
+    train = history.train
+    no_number = ~np.isfinite(train.loss)
+    if no_number.any():
+        first = int(train.step[np.argmax(no_number)])
+        notices.append(
+            f"The training loss is not a number at {int(no_number.sum()):,} of {len(train):,} "
+            f"steps, first at step {first:,}"
+        )
+    skipped = int(np.nansum(train.skipped))
+    if skipped:
+        notices.append(f"{plural(skipped, 'step')} skipped: a gradient was not finite")
+    for evaluations in history.evaluations:
+        bad = int((~np.isfinite(evaluations.loss)).sum())
+        if bad:
+            notices.append(
+                f"{bad:,} of {len(evaluations):,} evaluations of {evaluations.name} have a loss "
+                "that is not a number; they are left out"
+            )
+    return notices
+
+
+def _course_of_events(history: History) -> list[str]:
+    """Where the run began again, and what failed on the way."""
+    notices = []
+    again = [one for number, one in enumerate(history.attempts) if number or one.kind != "start"]
+    if again:
+        steps = ", ".join(f"{one.step:,}" for one in again[:_MOST_NAMED])
+        more = " …" if len(again) > _MOST_NAMED else ""
+        vain = f"{plural(len(history.lost), 'step')} made in vain count as time only"
+        notices.append(
+            f"The run was taken up again {plural(len(again), 'time')} (at step {steps}{more}); "
+            f"{vain if len(history.lost) else 'nothing lost'}"
+        )
+    own, all_steps = len(history.latest_steps), len(history.train)
+    if own < all_steps:
+        notices.append(
+            "The workers changed on the way: the network, the share of peak arithmetic and the "
+            f"predictions count the {own:,} of {all_steps:,} steps that the latest ones made"
+        )
+    notices += [
+        f"{lost.event.host or 'A machine'} was lost at step {lost.step:,}: {lost.event.reason}"
+        for lost in history.machines_lost[:_MOST_NAMED]
+    ]
+    notices += [
+        f"The checkpoint of step {write.step:,} could not be written: {write.event.reason}"
+        for write in history.failed_checkpoints[:_MOST_NAMED]
+    ]
+    return notices

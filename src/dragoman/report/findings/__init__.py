@@ -1,0 +1,1 @@
+"""Evidence -> findings: what the numbers say, each with how sure that is."""

@@ -1,0 +1,65 @@
+"""Every analysis of a run, made once, for the answers and the pictures."""
+
+from dataclasses import dataclass
+
+from dragoman.prediction.questions import usual_questions
+from dragoman.prediction.step_model import MeasuredRun, Prediction, whatif_table
+from dragoman.report.evidence import Evidence
+from dragoman.report.findings.bottleneck import Network, StepTimes, judge_network, measure_steps
+from dragoman.report.findings.convergence import Convergence, Learning, judge_learning
+from dragoman.report.findings.gpus import GpuJudgement, judge_gpus
+from dragoman.report.findings.measured_run import calibrate
+from dragoman.report.findings.overfitting import Overfitting
+from dragoman.report.findings.run_schedule import RunSchedule, schedule_of
+from dragoman.report.findings.timeline import Duration, split_duration
+from dragoman.report.findings.traffic import TrafficCorrelation, correlate_with_steps
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the evidence amounts to; None where it carries nothing."""
+
+    duration: Duration
+    learning: tuple[Learning, ...]  # By each validation set; at least one.
+    schedule: RunSchedule | None
+    gpus: GpuJudgement
+    times: StepTimes | None
+    latest_times: StepTimes | None  # Of the steps that the latest workers made.
+    network: Network | None
+    correlation: TrafficCorrelation | None
+    calibration: MeasuredRun | None
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def convergence(self) -> Convergence:
+        """By the first validation set."""
+        return self.learning[0].convergence
+
+    @property
+    def overfitting(self) -> Overfitting:
+        """By the first validation set."""
+        return self.learning[0].overfitting
+
+
+def analyse(evidence: Evidence) -> Findings:
+    """Make every analysis."""
+    train = evidence.history.train
+    schedule = schedule_of(evidence.settings)
+    latest = measure_steps(evidence.history.latest_steps, evidence.local_steps)
+    network = judge_network(evidence, latest) if latest else None
+    calibration = calibrate(evidence, latest, network) if latest and network else None
+    questions = usual_questions(calibration) if calibration else []
+    return Findings(
+        duration=split_duration(evidence.history),
+        learning=judge_learning(
+            evidence.history.evaluations, train, schedule, evidence.guessing_loss
+        ),
+        schedule=schedule,
+        gpus=judge_gpus(evidence),
+        times=measure_steps(train, evidence.local_steps),
+        latest_times=latest,
+        network=network,
+        correlation=correlate_with_steps(evidence) if len(evidence.hosts) > 1 else None,
+        calibration=calibration,
+        predictions=whatif_table(calibration, questions, train.last_step) if calibration else (),
+    )

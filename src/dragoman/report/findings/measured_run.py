@@ -1,0 +1,108 @@
+"""A run's own measurements, as a what-if needs them."""
+
+import math
+import time
+from pathlib import Path
+
+from dragoman.config import COMPRESSIONS
+from dragoman.errors import UserError
+from dragoman.prediction.network import compressed_share, hideable_seconds
+from dragoman.prediction.step_model import MeasuredRun
+from dragoman.report.evidence import Evidence, load_evidence
+from dragoman.report.evidence.series import mean_of_known
+from dragoman.report.findings.bottleneck import (
+    Network,
+    StepTimes,
+    judge_network,
+    measure_steps,
+    micro_batches_of,
+    steady_steps,
+)
+from dragoman.wording import in_time, in_time_range
+
+
+def load_calibration(run: Path) -> MeasuredRun:
+    """Read what a prediction starts from."""
+    evidence = load_evidence(run, time.time())
+    times = measure_steps(evidence.history.latest_steps, evidence.local_steps)
+    found = calibrate(evidence, times, judge_network(evidence, times)) if times else None
+    return demand_calibration(run, found)
+
+
+def demand_calibration(run: Path, found: MeasuredRun | None) -> MeasuredRun:
+    """Refuse a run that measured too little for a prediction."""
+    if found is None:
+        raise UserError(
+            f"{run} has no timed steps, or does not say how large its model is: a prediction "
+            "needs both; let the run make a few steps first"
+        )
+    return found
+
+
+def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> MeasuredRun | None:
+    """Join the step's phases, the calibration line and the links; None if too little is known."""
+    line, compute = evidence.history.calibration, times.phases["compute"]
+    if not evidence.parameters or not math.isfinite(compute):
+        return None
+    steady = steady_steps(evidence.history.latest_steps)
+    known = [one for one in COMPRESSIONS if line and line.compression == one]
+    compression = known[0] if known else "none"
+    exposed = network.local_steps * _known(network.network_seconds)
+    # Where nobody measured an exchange, all of it is taken to have been exposed.
+    exchange = network.exchange_seconds or exposed
+    overhead = max(0.0, exchange - (network.theory_seconds or 0.0)) / compressed_share(compression)
+    if compression == "powersgd":
+        overhead = 0.0  # Its exchange is never measured alone.
+    micro_batches = micro_batches_of(evidence, steady)
+    could_hide = min(exchange, hideable_seconds(compute, micro_batches))
+    return MeasuredRun(
+        machines=max(1, network.machines),
+        workers=evidence.workers,
+        gradient_bytes=4.0 * evidence.parameters,
+        tokens_per_step=mean_of_known(steady.target_tokens),
+        seconds_compute=compute,
+        seconds_optimizer=_known(times.phases["optimizer"]),
+        seconds_fixed=_known(times.phases["data"]) + _known(times.phases["other"]),
+        seconds_straggling=_known(network.exposed_seconds - network.network_seconds),
+        seconds_overhead=overhead,
+        seconds_step=times.mean,
+        overlap=min(max((exchange - exposed) / could_hide, 0.0), 1.0) if could_hide > 0 else 0.0,
+        bytes_per_second=evidence.goodput,
+        latency_seconds=evidence.latency,
+        compression=compression,
+        local_steps=network.local_steps,
+        local_fragments=evidence.local_fragments,
+        micro_batches=micro_batches,
+        device=evidence.attempt.began.device if evidence.attempt else "cpu",
+    )
+
+
+def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -> str:
+    """How far the model can be trusted: what it was fitted to, and what it was not."""
+    error = round(100 * (predicted_seconds / times.mean - 1), 1) + 0.0
+    words = (
+        "Every line is predicted from this run's own measurements. The model is fitted to the "
+        f"run's steps of {in_time(times.mean)}; the first line, the run itself, is {error:+.1f}% "
+        "off."
+    )
+    if network.model_infinite_seconds is None:
+        return (
+            f"{words} Nothing was measured apart from the steps that could test it: trust the "
+            "differences between lines more than their digits."
+        )
+    words += (
+        " Compute measured alone, before the first step, predicted "
+        f"{in_time(network.model_infinite_seconds)} without waiting for the network; "
+        f"{in_time(network.infinite_network_seconds)} was measured"
+    )
+    if network.model_network_seconds is not None:
+        waiting = in_time_range(*network.model_network_seconds)
+        words += (
+            f". The exchange measured alone predicted {waiting} of waiting; "
+            f"{in_time(network.network_seconds)} was measured"
+        )
+    return f"{words}: they {'agree' if network.agrees else 'do not agree'}."
+
+
+def _known(value: float) -> float:
+    return value if math.isfinite(value) else 0.0

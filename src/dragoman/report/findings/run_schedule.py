@@ -1,0 +1,85 @@
+"""The schedule that the learning rate follows, and how far it has come."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from dragoman.config import PRESETS, SCHEDULES_WITH_END, ScheduleSettings
+from dragoman.report.evidence.series import Floats
+from dragoman.schedule import learning_rates
+from dragoman.thresholds import RATE_HAS_RUN_DOWN
+
+Stage = Literal["has no end", "is still to fall", "has run down"]
+
+
+@dataclass(frozen=True)
+class RunSchedule:
+    """A schedule of the learning rate as the settings define it."""
+
+    settings: ScheduleSettings
+    d_model: int
+    total_steps: int | None
+
+    def at(self, steps: Floats) -> Floats:
+        """Learning rate of each step."""
+        whole = np.maximum(1.0, np.floor(steps))
+        return learning_rates(whole, self.settings, self.d_model, self.total_steps)
+
+    @property
+    def peak_step(self) -> int:
+        """The step with the highest learning rate."""
+        return self.settings.warmup_steps
+
+    @property
+    def peak(self) -> float:
+        """The highest learning rate."""
+        return float(self.at(np.array([float(self.peak_step)]))[0])
+
+    @property
+    def formula(self) -> str:
+        """The schedule as people write it."""
+        schedule = self.settings
+        peak, warmup = f"{schedule.peak:g}", f"{schedule.warmup_steps:,}"
+        rise = f"{peak}, reached linearly over {warmup} steps"
+        end = f"{schedule.final_fraction:g} of it" if schedule.final_fraction else "zero"
+        return {
+            "transformer": f"{schedule.scale:g} · {self.d_model}^-0.5 · "
+            f"min(step^-0.5, step · {warmup}^-1.5)",
+            "inverse_square_root": f"{rise}, then falling as {peak} · ({warmup} / step)^0.5",
+            "cosine": f"{rise}, then half a cosine down to {end} at step {self.total_steps or 0:,}",
+            "constant": f"{rise}, then held",
+            "warmup_stable_decay": f"{rise}, held, then falling linearly to {end} over the last "
+            f"{schedule.decay_steps:,} of {self.total_steps or 0:,} steps",
+        }[schedule.kind]
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the schedule ends with the run, so that the run cannot be made longer."""
+        return self.settings.kind in SCHEDULES_WITH_END
+
+    def stage(self, step: float, rate: float) -> Stage:
+        """How far the schedule has come."""
+        if not self.has_end:
+            return "has no end"
+        lowest = max(RATE_HAS_RUN_DOWN.value, self.settings.final_fraction) * self.peak
+        has_run_down = step > self.peak_step and rate <= lowest
+        at_end = self.total_steps is not None and step >= self.total_steps
+        return "has run down" if has_run_down or at_end else "is still to fall"
+
+
+def schedule_of(settings: Mapping[str, Any]) -> RunSchedule | None:
+    """The schedule that a run's settings ask for; None if they do not say or it is unknown."""
+    try:
+        table = settings["schedule"]
+        known = {item.name for item in fields(ScheduleSettings)}
+        chosen = ScheduleSettings(**{key: table[key] for key in table.keys() & known})
+        model = settings["model"]
+        d_model = int(model.get("d_model") or PRESETS[model["preset"]].d_model)
+        schedule = RunSchedule(chosen, d_model, settings["training"].get("steps"))
+        # A kind or a number that makes no sense shows when it is used.
+        with np.errstate(all="raise"):
+            return schedule if schedule.peak > 0 and schedule.formula else None
+    except (KeyError, AttributeError, TypeError, ValueError, ArithmeticError, AssertionError):
+        return None

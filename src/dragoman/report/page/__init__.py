@@ -1,0 +1,1 @@
+"""Answers -> report.html, report.md, report.json, and tables for a terminal."""

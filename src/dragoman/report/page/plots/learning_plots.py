@@ -1,0 +1,223 @@
+"""Pictures of what the run learned."""
+
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.series import Floats, envelope
+from dragoman.report.findings.analysis import Findings
+from dragoman.report.findings.convergence import Gain
+from dragoman.report.findings.curves import FURTHER_STEPS, LOG_FURTHER, last_third
+from dragoman.report.page.plots.canvas import (
+    Panel,
+    Picture,
+    Shape,
+    band,
+    beyond,
+    colour,
+    dashed,
+    log_ticks,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _mark_restarts(axes: "Axes", evidence: Evidence) -> None:
+    """Dashed lines where the run went on from a checkpoint."""
+    label = "went on from a checkpoint"
+    for attempt in evidence.history.attempts:
+        if attempt.step:
+            axes.axvline(attempt.step, **dashed("red", label=label))
+            label = "_"
+
+
+def _highest_later(step: Floats, losses: Floats) -> float:
+    """Of all evaluations but the first ones, which tower above all others."""
+    known = np.isfinite(losses)
+    later = known & (step >= 0.1 * step[-1])
+    return float(losses[later if later.any() else known].max(initial=-np.inf))
+
+
+def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
+    """Training and evaluation loss over steps."""
+    train, sets = evidence.history.train, evidence.history.evaluations
+    losses = np.concatenate((train.loss, *(series.loss for series in sets)))
+    losses = losses[np.isfinite(losses)]
+    if not len(losses):
+        return None
+    # The first steps tower above all others; the few evaluations must not be taken for such.
+    low, high, highest = (float(np.percentile(losses, share)) for share in (0, 99, 100))
+    high = max((high, *(_highest_later(series.step, series.loss) for series in sets)))
+    edge = 0.06 * (high - low) or 1.0
+    is_dropping = any(
+        evidence.setting("model", f"{kind}dropout") for kind in ("", "attention_", "relu_")
+    )
+    dropout = "on" if is_dropping else "off"
+
+    def draw(axes: "Axes", shape: Shape) -> None:
+        curve = envelope(train.step, train.loss, shape.stretches)
+        band(axes, curve, "blue", f"training, dropout {dropout}")
+        for series, tint in zip(sets, cycle(("orange", "green", "purple")), strict=False):
+            label = f"evaluation ({series.name})"
+            axes.plot(series.step, series.loss, color=colour(tint), label=label)
+        axes.set_ylim(low - edge, high + edge)
+        _mark_restarts(axes, evidence)
+
+    return Picture(
+        key="loss",
+        title="Training and evaluation loss over steps",
+        caption="The label-smoothed loss per token. The band is the range of single steps around "
+        f"their mean; training is measured with dropout {dropout}"
+        + (", so it may lie above evaluation." if is_dropping else ".")
+        + beyond(highest, high + edge),
+        panels=(Panel(draw),),
+        y_label="loss, nats per token",
+        legend="best",
+    )
+
+
+def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
+    """BLEU over steps with its noise and where it would lead."""
+    series, gain = evidence.evaluations, findings.convergence.bleu
+    if series is None or not np.isfinite(series.bleu).any():
+        return None
+    known = np.isfinite(series.bleu)
+    step, bleu = series.step[known], series.bleu[known]
+
+    def draw(axes: "Axes", shape: Shape) -> None:
+        size = 3 if len(step) < 80 else 0
+        label = f"BLEU ({series.name})"
+        axes.plot(step, bleu, "o-", color=colour("green"), markersize=size, label=label)
+        if gain is not None:
+            _draw_trend(axes, gain, step)
+        _mark_restarts(axes, evidence)
+
+    trend = (
+        " The band over the last third holds 95% of evaluations around the trend; the dashed line "
+        "goes 50% further, slowing as learning did, with its interval of "
+        f"{100 * gain.trend.coverage:g}%."
+        if gain
+        else ""
+    )
+    return Picture(
+        key="bleu",
+        title="BLEU over steps",
+        caption="sacreBLEU of the detokenised output on the first validation set." + trend,
+        panels=(Panel(draw),),
+        y_label="BLEU",
+        legend="lower right",
+    )
+
+
+def _draw_trend(axes: "Axes", gain: Gain, step: Floats) -> None:
+    """The line through the last third with its noise, and what 50% more steps would bring."""
+    trend, tint, last = gain.trend, colour("purple"), float(step[-1])
+    late = step[last_third(step)]
+    line = trend.level + trend.slope * np.log(late / last)
+    noise = 1.96 * trend.noise
+    axes.plot(late, line, color=tint, lw=1.2)
+    axes.fill_between(
+        late, line - noise, line + noise, color=tint, alpha=0.18, lw=0, label="95% of evaluations"
+    )
+    further = np.linspace(last, FURTHER_STEPS * last, 40)
+    ahead = np.log(further / last) / LOG_FURTHER
+    middle, low, high = (trend.level + ahead * end for end in (gain.expected, gain.low, gain.high))
+    axes.plot(further, middle, **dashed("purple", label="if it went on"))
+    axes.fill_between(further, low, high, color=tint, alpha=0.10, lw=0)
+
+
+def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:
+    """Evaluation loss against the training sample's, both in evaluation mode."""
+    series, found = evidence.evaluations, findings.overfitting
+    if series is None or not np.isfinite(series.train_sample_loss).any():
+        return None
+    seen, unseen = series.train_sample_loss, series.loss
+    both = np.concatenate((seen, unseen))
+    low, highest = float(np.nanmin(both)), float(np.nanmax(both))
+    high = max(_highest_later(series.step, losses) for losses in (seen, unseen))
+    edge = 0.08 * (high - low)
+
+    def draw(axes: "Axes", shape: Shape) -> None:
+        axes.fill_between(series.step, seen, unseen, color=colour("slate"), alpha=0.2, lw=0)
+        axes.plot(series.step, unseen, color=colour("orange"), label=f"unseen ({series.name})")
+        axes.plot(series.step, seen, color=colour("blue"), label="training sample")
+        if np.isfinite(found.best_loss):
+            point = ([found.best_step], [found.best_loss])
+            axes.plot(*point, "o", color=colour("ink"), ms=7, fillstyle="none", label="lowest")
+        axes.set_ylim(low - edge, high + edge)
+
+    return Picture(
+        key="gap",
+        title="Loss on unseen text and on a sample of the training text",
+        caption="Both measured in the same mode, without dropout. Overfitting shows as the upper "
+        "curve turning up while the lower one keeps falling; a gap alone does not."
+        + beyond(highest, high + edge),
+        panels=(Panel(draw),),
+        y_label="loss, nats per token",
+        legend="above",  # A turn shows in the last evaluations: nothing may lie over them.
+    )
+
+
+def learning_rate_picture(evidence: Evidence, findings: Findings) -> Picture | None:
+    """The logged learning rate on top of its law."""
+    train, schedule = evidence.history.train, findings.schedule
+    if not np.isfinite(train.learning_rate).any():
+        return None
+
+    def draw(axes: "Axes", shape: Shape) -> None:
+        curve = envelope(train.step, train.learning_rate, shape.stretches)
+        axes.plot(curve.x, curve.mean, color=colour("blue"), lw=2.6, label="logged")
+        if schedule is not None:
+            steps = np.linspace(1, float(train.step[-1]), 200)
+            axes.plot(steps, schedule.at(steps), **dashed("ink", label="the law"))
+        if schedule is not None and schedule.peak_step <= train.step[-1]:
+            axes.axvline(schedule.peak_step, color=colour("muted"), lw=0.8)
+            axes.annotate(
+                "end of warm-up",
+                (schedule.peak_step, 0),
+                xytext=(5, 5),
+                textcoords="offset points",
+                color=colour("muted"),
+            )
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{1e3 * value:g}")
+
+    return Picture(
+        key="learning_rate",
+        title="Learning rate over steps",
+        caption="What was logged, and what the settings ask for. Where the two coincide, "
+        "the run did what it was told.",
+        panels=(Panel(draw),),
+        y_label="learning rate x 1,000",
+        legend="best",
+        height=240,
+    )
+
+
+def gradient_norm_picture(evidence: Evidence, findings: Findings) -> Picture | None:
+    """The global gradient norm before clipping."""
+    train = evidence.history.train
+    norms = np.where(train.gradient_norm > 0, train.gradient_norm, np.nan)
+    if not np.isfinite(norms).any():
+        return None
+    clip = evidence.setting("optimizer", "clip_norm")
+
+    def draw(axes: "Axes", shape: Shape) -> None:
+        band(axes, envelope(train.step, norms, shape.stretches), "purple", "mean and range")
+        if clip:
+            axes.axhline(clip, **dashed("muted", label="clipped above"))
+        log_ticks(axes, lambda value: f"{value:g}")
+        _mark_restarts(axes, evidence)
+
+    return Picture(
+        key="gradient_norm",
+        title="Gradient norm over steps",
+        caption="The global norm before clipping; the band is the range of single steps. A spike "
+        "far above the rest is where a run may break; a slow rise late in training is usual.",
+        panels=(Panel(draw),),
+        y_label="gradient norm",
+        height=240,
+    )
