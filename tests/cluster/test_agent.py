@@ -16,7 +16,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
-from dragoman.cluster.board import Board, Failure
+from dragoman.cluster.control_store import ControlStore, Failure
 from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
 from support import wait_until
 
@@ -93,8 +93,8 @@ def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -
 AGENT = """
 import threading
 from datetime import timedelta
-from dragoman.cluster import board
-board.STORE_TIMEOUT = timedelta(seconds=3)
+from dragoman.cluster import control_store
+control_store.STORE_TIMEOUT = timedelta(seconds=3)
 from dragoman.cluster import agent
 handlers, make = [], agent.make_handler
 def make_handler(*arguments):
@@ -189,16 +189,16 @@ def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
 def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     store: Any, tmp_path: Path, others_met: bool
 ) -> None:
-    board = Board(store)
+    control = ControlStore(store)
     with agent_process(store, tmp_path, min_machines=2, wait_seconds=3.0) as process:
         state = SignedRendezvous(store, "run", bytes.fromhex("00"))
         wait_until(lambda: state.get_state() is not None)
         if others_met:
-            board.note_rendezvous()
+            control.note_rendezvous()
         assert process.wait(timeout=60) == 1
-    over = board.given_up()
+    over = control.given_up()
     assert (over is None) == others_met
-    told = board.failures()[0] if over is None else over
+    told = control.failures()[0] if over is None else over
     assert told.reason == "machines were missing for 3 s (distributed.wait_seconds)"
 
 
@@ -220,13 +220,13 @@ KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
 def test_only_a_restart_for_a_machine_that_joins_is_not_counted(
     store: Any, failures: list[Failure], waiting: int, is_join: bool
 ) -> None:
-    board = Board(store)
-    board.post_failure(KILLED)  # In an earlier life.
-    board.note_rendezvous()
+    control = ControlStore(store)
+    control.post_failure(KILLED)  # In an earlier life.
+    control.note_rendezvous()
     for failure in failures:
-        board.post_failure(failure)
+        control.post_failure(failure)
     agent: Any = object.__new__(Agent)
-    agent._board = board
+    agent._control = control
     handler = SimpleNamespace(num_nodes_waiting=lambda: waiting)
     spec = SimpleNamespace(rdzv_handler=handler, monitor_interval=0.01)
     assert agent._is_join(SimpleNamespace(spec=spec)) is is_join

@@ -17,7 +17,7 @@ def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
     monkeypatch.setattr(launch, "SECONDS_TO_SAVE", 0.0)
     launcher._save_first()
     assert "the steps since the last one will be made again" in capsys.readouterr().err
-    launcher.board.note_saved(2)
+    launcher.control.note_saved(2)
     launcher._save_first()
     assert not capsys.readouterr().err
 
@@ -42,7 +42,7 @@ def test_nobody_is_brought_back_after_a_stop_was_asked_for(
         "_exit_code",
         lambda host: codes[host.name].pop(0) if len(codes[host.name]) > 1 else codes[host.name][0],
     )
-    launcher.board.note_up("hostB")
+    launcher.control.note_up("hostB")
     launcher.lost["hostB"] = 0.0  # When it is to be tried again.
     launcher.interrupts = 1
     launcher._watch()

@@ -15,7 +15,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from dragoman.child_process import AGENT_VARIABLE
-from dragoman.cluster.board import ADDRESS_VARIABLE, describe_error
+from dragoman.cluster.control_store import ADDRESS_VARIABLE, describe_error
 from dragoman.cluster.processes import check_reachable, refuse_namesakes
 from dragoman.errors import Unreachable, UserError
 from support import wait_until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.cluster.board import Life
+from dragoman.cluster.control_store import Life
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config_file import load_config

@@ -37,13 +37,13 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError, RendezvousTimeoutError
 
 from dragoman.child_process import AGENT_VARIABLE, PARENT, die_with_parent
-from dragoman.cluster.board import (
+from dragoman.cluster.control_store import (
     ADDRESS_VARIABLE,
     HEARTBEAT_VARIABLE,
     LIFE_VARIABLE,
     PART_OF_TIMEOUT,
     STORE_VARIABLE,
-    Board,
+    ControlStore,
     Failure,
     connect,
     describe_error,
@@ -56,7 +56,7 @@ from dragoman.errors import UserError
 
 # What a worker may take to its first heartbeat, for importing from a slow disk.
 STARTING_SECONDS = 60.0
-# An agent that comes to look at its workers so late stood still itself, or waited for the board.
+# An agent that comes to look at its workers so late stood still itself, or waited for the store.
 STALL_SECONDS = 2.0
 # The engine looks every second who waits to join.
 SECONDS_TO_HEAR_OF_JOINS = 1.5
@@ -91,10 +91,12 @@ class Orders:
 class Agent(LocalElasticAgent):
     """torchrun's agent, with reasons."""
 
-    def __init__(self, orders: Orders, board: Board, heartbeats: Path, **arguments: Any) -> None:
+    def __init__(
+        self, orders: Orders, control: ControlStore, heartbeats: Path, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self._orders = orders
-        self._board = board
+        self._control = control
         self._heartbeats = heartbeats
         self._started = self._looked = self._awake_since = 0.0
         self._killed: set[int] = set()
@@ -102,7 +104,7 @@ class Agent(LocalElasticAgent):
 
     def was_left_out(self) -> bool:
         """Whether others met while this machine waited for them."""
-        return self._board.meetings() > self._meetings
+        return self._control.meetings() > self._meetings
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Meet the other agents, again if one of them dies between meeting and beginning."""
@@ -119,17 +121,17 @@ class Agent(LocalElasticAgent):
         store = worker_group.store
         assert store is not None
         if worker_group.group_rank == 0:
-            self._board.note_rendezvous()
+            self._control.note_rendezvous()
             store.set("dragoman/life", uuid.uuid4().hex)
         life = store.get("dragoman/life").decode()
         os.environ[LIFE_VARIABLE] = life
         # Before any worker starts, so that one that never speaks has a name.
         place = f"machine/{worker_group.group_rank}"
-        self._board.store_of(life).set(place, self._orders.host or socket.gethostname())
+        self._control.store_of(life).set(place, self._orders.host or socket.gethostname())
 
     def _meet(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
-        self._meetings = self._board.meetings()
+        self._meetings = self._control.meetings()
         deadline = time.monotonic() + self._orders.wait_seconds
         super()._rendezvous(worker_group)
         while worker_group.workers[0].world_size < self._orders.min_workers:
@@ -156,8 +158,8 @@ class Agent(LocalElasticAgent):
                 # The engine restarts healthy workers too when others wait, and does not count it.
                 return RunResult(state=WorkerState.HEALTHY)
             if self._remaining_restarts == 0:
-                self._board.give_up(self._cause())
-        if self._board.given_up() is not None:
+                self._control.give_up(self._cause())
+        if self._control.given_up() is not None:
             self._remaining_restarts = 0
             if result.state is WorkerState.HEALTHY:
                 return RunResult(state=WorkerState.FAILED, failures={})
@@ -165,7 +167,7 @@ class Agent(LocalElasticAgent):
 
     def _is_join(self, worker_group: WorkerGroup) -> bool:
         """Whether workers failed only because others left them to meet a machine that joins."""
-        of_workers = [one for one in self._board.failures_of_life() if one.worker is not None]
+        of_workers = [one for one in self._control.failures_of_life() if one.worker is not None]
         if not of_workers or not all(one.is_echo for one in of_workers):
             return False
         deadline = time.monotonic() + SECONDS_TO_HEAR_OF_JOINS
@@ -177,7 +179,7 @@ class Agent(LocalElasticAgent):
 
     def _cause(self) -> Failure:
         """Why the workers of this life failed."""
-        return first_cause(self._board.failures_of_life()) or self._failure(
+        return first_cause(self._control.failures_of_life()) or self._failure(
             None, None, "the workers ended"
         )
 
@@ -214,15 +216,15 @@ class Agent(LocalElasticAgent):
             failure = self._failure(rank, beat["step"] if beat else None, reason)
             earlier = [
                 (one.step, one.reason)
-                for one in self._board.failures()
+                for one in self._control.failures()
                 if (one.host, one.worker) == (failure.host, rank) and not one.is_echo
             ]
-            self._board.post_failure(failure)
+            self._control.post_failure(failure)
             if earlier[-2:] == [(failure.step, reason)] * 2:
-                self._board.give_up(replace(failure, reason=f"{reason} for the third time there"))
+                self._control.give_up(replace(failure, reason=f"{reason} for the third time there"))
 
     def _post(self, rank: int, step: int | None, reason: str) -> None:
-        self._board.post_failure(self._failure(rank, step, reason))
+        self._control.post_failure(self._failure(rank, step, reason))
 
     def _failure(self, rank: int | None, step: int | None, reason: str) -> Failure:
         return Failure(socket.gethostname(), rank, step, reason, time.time())
@@ -249,19 +251,19 @@ def main() -> None:
 
 
 def _obey(orders: Orders, folder: Path) -> int:
-    board = Board(connect(orders.store))
-    board.note_up(orders.host)
+    control = ControlStore(connect(orders.store))
+    control.note_up(orders.host)
     try:
         launcher = orders.store.rsplit(":", 1)[0]
         route = route_to_others([*orders.peers, launcher], orders.interface)
     except UserError as error:
-        board.give_up(describe_error(error, None, None))
+        control.give_up(describe_error(error, None, None))
         return 1
     say(f"{orders.workers} worker{'s' * (orders.workers > 1)}, {route.interface} {route.address}")
-    return _run(orders, board, route.address, route.interface, folder)
+    return _run(orders, control, route.address, route.interface, folder)
 
 
-def _run(orders: Orders, board: Board, address: str, interface: str, folder: Path) -> int:
+def _run(orders: Orders, control: ControlStore, address: str, interface: str, folder: Path) -> int:
     config = folder / "config.toml"
     config.write_text(orders.config, encoding="utf-8")
     heartbeats = folder / "heartbeats"
@@ -293,7 +295,7 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
     )
     agent = Agent(
         orders,
-        board,
+        control,
         heartbeats,
         spec=spec,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
@@ -303,14 +305,14 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
     except RendezvousTimeoutError:
         reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
         if agent.was_left_out():
-            board.post_failure(Failure(socket.gethostname(), None, None, reason, time.time()))
+            control.post_failure(Failure(socket.gethostname(), None, None, reason, time.time()))
             return 1  # The others train, and the launcher brings this machine back to them.
     except RendezvousStateError as error:
         reason = str(error)
     finally:
         # Its thread may be the last to let go of the handler, and cannot wait for its own end.
         handler._stop_heartbeats()
-    board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
+    control.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
     return 1
 
 

@@ -24,7 +24,13 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.agent import Orders
-from dragoman.cluster.board import COMMAND_VARIABLE, STORE_TIMEOUT, Board, Failure, first_cause
+from dragoman.cluster.control_store import (
+    COMMAND_VARIABLE,
+    STORE_TIMEOUT,
+    ControlStore,
+    Failure,
+    first_cause,
+)
 from dragoman.cluster.network import LOOPBACK, route_to_others
 from dragoman.config import DistributedSettings
 from dragoman.console import say
@@ -88,7 +94,7 @@ def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> st
     """
     launcher = Launcher(hosts, job, settings)
     launcher.run()
-    return launcher.board.result()
+    return launcher.control.result()
 
 
 class Launcher:
@@ -109,7 +115,7 @@ class Launcher:
         remote = [host.name for host in hosts if host.name]
         address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
         self._store, self.endpoint = _listen(address, settings.port)
-        self.board = Board(self._store)
+        self.control = ControlStore(self._store)
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.lost: dict[str, float] = {}  # When to try a lost host again.
         self.interrupts = 0
@@ -136,7 +142,7 @@ class Launcher:
                     say("left at once; checkpoints that were saved are whole")
                     raise KeyboardInterrupt
                 say("finishing the step and saving; Ctrl-C once more to leave at once")
-                self.board.ask_to_stop()
+                self.control.ask_to_stop()
             for host in self.hosts:
                 code = self._exit_code(host)
                 if host.name in finished or code is None:
@@ -157,8 +163,8 @@ class Launcher:
 
     def _note_exit(self, host: Host, code: int) -> None:
         """Tell whether an agent that is gone is gone for good, or with its machine."""
-        over = self.board.given_up()
-        if over is None and not self.board.was_up(host.name):
+        over = self.control.given_up()
+        if over is None and not self.control.was_up(host.name):
             there = f"ssh {host.name} " if host.name else ""
             raise UserError(
                 f"{host.name or 'the agent'} did not come up (exit {code}); try "
@@ -166,7 +172,9 @@ class Launcher:
             )
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
-        self.board.post_failure(Failure(host.name, None, None, "the machine was lost", time.time()))
+        self.control.post_failure(
+            Failure(host.name, None, None, "the machine was lost", time.time())
+        )
         if self.interrupts:
             say(f"{host.name} is lost (exit {code})")
         else:
@@ -187,9 +195,9 @@ class Launcher:
 
     def _save_first(self) -> None:
         """A joining machine restarts all workers; let nothing be lost by it."""
-        number = self.board.ask_to_save()
+        number = self.control.ask_to_save()
         deadline = time.monotonic() + SECONDS_TO_SAVE
-        while self.board.saves_answered() < number:
+        while self.control.saves_answered() < number:
             if self.interrupts or not self._can_train():
                 return
             if time.monotonic() > deadline:
@@ -209,7 +217,7 @@ class Launcher:
         cause = over
         if cause is None or cause.is_echo:
             # What an agent heard of last need not be what happened first.
-            cause = first_cause(self.board.failures_of_life()) or over
+            cause = first_cause(self.control.failures_of_life()) or over
         if cause and cause.is_mistake:
             raise UserError(str(cause))
         what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"

@@ -16,7 +16,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from dragoman.child_process import PARENT, die_with_parent
-from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_board
+from dragoman.cluster.control_store import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_control_store
 from dragoman.cluster.network import interface_seen_by, route_over, route_to
 from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import DistributedSettings
@@ -109,9 +109,9 @@ def join_workers(settings: DistributedSettings) -> Workers:
     is_shared = world.local_count > max(1, torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and not is_shared else "gloo"
     timeout = timedelta(seconds=settings.timeout_seconds)
-    if board := launched_board():
+    if control := launched_control_store():
         # The launcher's store, so that no training machine is indispensable.
-        store = board.store_of(os.environ[LIFE_VARIABLE])
+        store = control.store_of(os.environ[LIFE_VARIABLE])
         check_reachable(world.local_rank, store, timeout)
         distributed.init_process_group(
             backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout

@@ -15,27 +15,27 @@ import torch.distributed as distributed
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
-from dragoman.cluster.board import (
+from dragoman.cluster.control_store import (
     HEARTBEAT_VARIABLE,
-    Board,
+    ControlStore,
     Failure,
     Life,
     describe_error,
     is_echo,
-    launched_board,
+    launched_control_store,
 )
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.world import World, read_world
 from dragoman.errors import MISTAKES, SystemFault, is_lack_of_memory
 
 SECONDS_BETWEEN_BEATS = 0.25
-SECONDS_BETWEEN_LOOKS = 1.0  # At the board, which is on another machine.
+SECONDS_BETWEEN_LOOKS = 1.0  # At the control store, which is on another machine.
 SECONDS_TO_ASK = timedelta(seconds=2)  # Whether another worker has told what ends this one.
 BEAT_BYTES = 64  # Every beat takes the place of the one before.
 
 
 class Supervision:
-    """Beats a heart for the agent and reads the launcher's board, in the background.
+    """Beats a heart for the agent and reads the launcher's control store, in the background.
 
     Without a launcher (a run alone, under torchrun or srun) it does nothing.
     """
@@ -45,59 +45,59 @@ class Supervision:
         self.step: int | None = None
         self.is_asked_to_stop = False
         self.saves_asked = 0
-        self._board: Board | None = launched_board()
+        self._control: ControlStore | None = launched_control_store()
         self._has_failed = False
         self._ended = threading.Event()
-        if self._board:
-            self.saves_asked = self._board.saves_asked()
+        if self._control:
+            self.saves_asked = self._control.saves_asked()
             path = Path(os.environ[HEARTBEAT_VARIABLE]) / os.environ["LOCAL_RANK"]
             self._heart = os.open(path, os.O_WRONLY | os.O_CREAT)
-            # Apart: the board does not answer while a link is cut, and the heart beats on.
+            # Apart: the control store does not answer while a link is cut, and the heart beats on.
             threading.Thread(target=self._live, daemon=True).start()
-            threading.Thread(target=self._listen, args=(self._board,), daemon=True).start()
+            threading.Thread(target=self._listen, args=(self._control,), daemon=True).start()
 
     @property
     def is_launched(self) -> bool:
         """Whether a launcher started this worker."""
-        return self._board is not None
+        return self._control is not None
 
     def note_step(self, step: int) -> None:
         """Take note of where training is; if this process is killed, its agent still knows."""
         self.step = step
-        if self._board:
+        if self._control:
             self._beat()
 
     def note_saved(self, number: int) -> None:
         """Tell the launcher that the checkpoint it asked for is on disk."""
-        if self._board:
-            self._board.note_saved(number)
+        if self._control:
+            self._control.note_saved(number)
 
     def post_result(self, result: str) -> None:
         """Tell the launcher what a job came to."""
-        if self._board:
-            self._board.post_result(result)
+        if self._control:
+            self._control.post_result(result)
 
     def post_failure(self, error: BaseException) -> None:
         """Say once why this worker fails, before its end makes others fail."""
-        if self._board is None or self._has_failed:
+        if self._control is None or self._has_failed:
             return
         self._has_failed = True
         failure = describe_error(error, self.worker, self.step)
         # What comes back at the same step in another life will come back for ever.
-        earlier = self._board.failures()[: self._board.failures_before_rendezvous()]
+        earlier = self._control.failures()[: self._control.failures_before_rendezvous()]
         comes_back = not failure.is_echo and any(
             (failure.step, failure.reason) == (one.step, one.reason) for one in earlier
         )
-        self._board.post_failure(failure)
+        self._control.post_failure(failure)
         if failure.is_final or comes_back:
-            self._board.give_up(failure)
+            self._control.give_up(failure)
 
     def begin_life(self, workers: Workers) -> Life | None:
         """Take note of a new life with these workers; None without a launcher."""
-        if self._board is None:
+        if self._control is None:
             return None
         hosts = list(dict.fromkeys(workers.hosts))
-        mine = asdict(self._board.begin_life(hosts)) if workers.is_first else None
+        mine = asdict(self._control.begin_life(hosts)) if workers.is_first else None
         life = workers.broadcast(mine)
         cause = Failure(**life["cause"]) if life["cause"] else None
         return Life(**{**life, "cause": cause})
@@ -116,16 +116,16 @@ class Supervision:
         with suppress(OSError):
             os.pwrite(self._heart, beat.ljust(BEAT_BYTES).encode(), 0)
 
-    def _listen(self, board: Board) -> None:
+    def _listen(self, control: ControlStore) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_LOOKS):
-            self._look(board)
+            self._look(control)
 
-    def _look(self, board: Board) -> None:
+    def _look(self, control: ControlStore) -> None:
         try:
-            self.is_asked_to_stop = board.is_asked_to_stop()
-            self.saves_asked = board.saves_asked()
+            self.is_asked_to_stop = control.is_asked_to_stop()
+            self.saves_asked = control.saves_asked()
         except distributed.DistNetworkError:
-            # The board does not come back, and nobody would hear of what this worker does.
+            # The control store does not come back, and nobody would hear of what this worker does.
             if not self._ended.is_set():
                 os._exit(1)
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import torch
 
 from dragoman.cluster.agreement import Facts, agree
-from dragoman.cluster.board import PART_OF_TIMEOUT, Life
+from dragoman.cluster.control_store import PART_OF_TIMEOUT, Life
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import Config
 from dragoman.corpus.store import PreparedCorpus

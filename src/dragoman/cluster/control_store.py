@@ -1,4 +1,4 @@
-"""The notice board of a launched run: requests to all workers, and who failed first.
+"""The control store of a launched run: requests to all workers, and who failed first.
 
 It is a key-value store of torch.distributed that lives with the launcher, so that any training
 machine can be lost. Notices are JSON.
@@ -71,7 +71,7 @@ class Life:
         return "; ".join(told) or str(self.cause or "a machine came or went")
 
 
-class Board:
+class ControlStore:
     """Reads and posts notices."""
 
     def __init__(self, store: Any) -> None:
@@ -196,10 +196,10 @@ def connect(address: str) -> Any:
     return TCPStore(host, int(port), is_master=False, timeout=STORE_TIMEOUT)
 
 
-def launched_board() -> Board | None:
-    """The board of the launcher that started this process, if one did."""
+def launched_control_store() -> ControlStore | None:
+    """The control store of the launcher that started this process, if one did."""
     address = os.environ.get(STORE_VARIABLE)
-    return Board(connect(address)) if address else None
+    return ControlStore(connect(address)) if address else None
 
 
 def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:
