@@ -13,7 +13,7 @@ class SystemFault(RuntimeError):
     """The machine's fault, such as a full disk or a dead process. Exit code 1."""
 
 
-# What a worker would meet again in its next life.
+# What a worker would meet again in its next attempt.
 MISTAKES = (UserError, PermissionError, NotADirectoryError, FileExistsError)
 
 

@@ -221,7 +221,7 @@ def test_only_a_restart_for_a_machine_that_joins_is_not_counted(
     store: Any, failures: list[Failure], waiting: int, is_join: bool
 ) -> None:
     control = ControlStore(store)
-    control.post_failure(KILLED)  # In an earlier life.
+    control.post_failure(KILLED)  # In an earlier attempt.
     control.note_rendezvous()
     for failure in failures:
         control.post_failure(failure)

@@ -33,7 +33,7 @@ def fail(worker: int, error: Exception) -> None:
     supervision.end()
 
 
-def test_only_what_comes_back_in_another_life_ends_the_run(control: ControlStore) -> None:
+def test_only_what_comes_back_in_another_attempt_ends_the_run(control: ControlStore) -> None:
     control.note_rendezvous()
     for worker in (0, 1):
         fail(worker, ValueError("the disk is on fire"))
@@ -138,24 +138,24 @@ def test_a_worker_ends_when_its_launcher_is_gone(
     assert set(codes) == {1}
 
 
-def test_a_new_life_knows_which_requests_to_save_were_answered(control: ControlStore) -> None:
+def test_a_new_attempt_knows_which_requests_to_save_were_answered(control: ControlStore) -> None:
     alone = Workers(0, 1, torch.device("cpu"), ("here",))
     supervision = Supervision(0)
     for asked, answered in ((1, 0), (2, 2)):
         assert control.ask_to_save() == asked
         if answered:
             supervision.note_saved(answered)
-        life = supervision.begin_life(alone)
-        assert life
-        assert life.saves_answered == answered
+        attempt = supervision.begin_attempt(alone)
+        assert attempt
+        assert attempt.saves_answered == answered
     supervision.end()
 
 
-def test_a_life_says_who_was_lost_and_who_joined(control: ControlStore) -> None:
+def test_an_attempt_says_who_was_lost_and_who_joined(control: ControlStore) -> None:
     echo = Failure("hostA", 0, 8, "lost touch with another worker", 1.0, is_echo=True)
     lost = Failure("hostB", None, None, "the machine was lost", 2.0)
     killed = Failure("hostA", 0, 9, "killed by SIGKILL", 3.0)
-    alone = Failure("hostB", 1, 9, "did not move for 5 s", 4.0)  # Of the life before.
+    alone = Failure("hostB", 1, 9, "did not move for 5 s", 4.0)  # Of the attempt before.
     stories: list[tuple[list[Failure], list[str], str]] = [
         ([], ["hostA", "hostB"], "a machine came or went"),
         ([echo], ["hostA"], "hostB was lost"),
@@ -173,4 +173,4 @@ def test_a_life_says_who_was_lost_and_who_joined(control: ControlStore) -> None:
     for failures, hosts, reason in stories:
         for failure in failures:
             control.post_failure(failure)
-        assert control.begin_life(hosts).reason == reason
+        assert control.begin_attempt(hosts).reason == reason

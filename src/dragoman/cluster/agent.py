@@ -39,8 +39,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStateError, Rende
 from dragoman.child_process import AGENT_VARIABLE, PARENT, die_with_parent
 from dragoman.cluster.control_store import (
     ADDRESS_VARIABLE,
+    ATTEMPT_VARIABLE,
     HEARTBEAT_VARIABLE,
-    LIFE_VARIABLE,
     PART_OF_TIMEOUT,
     STORE_VARIABLE,
     ControlStore,
@@ -111,23 +111,23 @@ class Agent(LocalElasticAgent):
         while True:
             try:
                 self._meet(worker_group)
-                self._name_life(worker_group)
+                self._name_attempt(worker_group)
                 return
             except DistStoreError:
                 say("a machine was lost before the workers started; meeting again")
 
-    def _name_life(self, worker_group: WorkerGroup) -> None:
-        """The first agent gives this life of the run a name of its own."""
+    def _name_attempt(self, worker_group: WorkerGroup) -> None:
+        """The first agent gives this attempt of the run a name of its own."""
         store = worker_group.store
         assert store is not None
         if worker_group.group_rank == 0:
             self._control.note_rendezvous()
-            store.set("dragoman/life", uuid.uuid4().hex)
-        life = store.get("dragoman/life").decode()
-        os.environ[LIFE_VARIABLE] = life
+            store.set("dragoman/attempt", uuid.uuid4().hex)
+        attempt = store.get("dragoman/attempt").decode()
+        os.environ[ATTEMPT_VARIABLE] = attempt
         # Before any worker starts, so that one that never speaks has a name.
         place = f"machine/{worker_group.group_rank}"
-        self._control.store_of(life).set(place, self._orders.host or socket.gethostname())
+        self._control.store_of(attempt).set(place, self._orders.host or socket.gethostname())
 
     def _meet(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
@@ -167,7 +167,7 @@ class Agent(LocalElasticAgent):
 
     def _is_join(self, worker_group: WorkerGroup) -> bool:
         """Whether workers failed only because others left them to meet a machine that joins."""
-        of_workers = [one for one in self._control.failures_of_life() if one.worker is not None]
+        of_workers = [one for one in self._control.failures_of_attempt() if one.worker is not None]
         if not of_workers or not all(one.is_echo for one in of_workers):
             return False
         deadline = time.monotonic() + SECONDS_TO_HEAR_OF_JOINS
@@ -178,8 +178,8 @@ class Agent(LocalElasticAgent):
         return True
 
     def _cause(self) -> Failure:
-        """Why the workers of this life failed."""
-        return first_cause(self._control.failures_of_life()) or self._failure(
+        """Why the workers of this attempt failed."""
+        return first_cause(self._control.failures_of_attempt()) or self._failure(
             None, None, "the workers ended"
         )
 

@@ -20,7 +20,7 @@ from dragoman.errors import MISTAKES, SystemFault, Unreachable
 STORE_VARIABLE = "DRAGOMAN_STORE"
 HEARTBEAT_VARIABLE = "DRAGOMAN_HEARTBEAT"
 ADDRESS_VARIABLE = "DRAGOMAN_ADDRESS"
-LIFE_VARIABLE = "DRAGOMAN_LIFE"
+ATTEMPT_VARIABLE = "DRAGOMAN_ATTEMPT"
 COMMAND_VARIABLE = "DRAGOMAN_COMMAND"
 
 STORE_TIMEOUT = timedelta(seconds=30)
@@ -53,18 +53,18 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Life:
-    """One life of a run: from a start or restart to the next."""
+class Attempt:
+    """One attempt of a run: from a start or restart to the next."""
 
     number: int  # 0 for the first one under this launcher.
-    cause: Failure | None  # What ended the life before.
+    cause: Failure | None  # What ended the attempt before.
     lost: list[str]
     joined: list[str]
     saves_answered: int  # So many of the launcher's requests to save need no answer any more.
 
     @property
     def reason(self) -> str:
-        """Why this life began, if it is not the first, and which machines left or came."""
+        """Why this attempt began, if it is not the first, and which machines left or came."""
         told = [str(self.cause)] if self.cause and self.cause.is_of_worker else []
         told += [f"{', '.join(self.lost)} was lost"] if self.lost else []
         told += [f"{', '.join(self.joined)} joined"] if self.joined else []
@@ -77,9 +77,9 @@ class ControlStore:
     def __init__(self, store: Any) -> None:
         self._store = PrefixStore("dragoman", store)
 
-    def store_of(self, life: str) -> Any:
-        """What the workers of one life share, apart from that of every other life."""
-        return PrefixStore(f"group/{life}", self._store)
+    def store_of(self, attempt: str) -> Any:
+        """What the workers of one attempt share, apart from that of every other attempt."""
+        return PrefixStore(f"group/{attempt}", self._store)
 
     def post_failure(self, failure: Failure) -> None:
         """Add a failure to the list."""
@@ -94,21 +94,21 @@ class ControlStore:
             for number in range(after + 1, count + 1)
         ]
 
-    def begin_life(self, hosts: list[str]) -> Life:
-        """Take note of a new life with these machines; worker 0 calls it."""
-        number = int(self._store.add("lives", 1)) - 1
+    def begin_attempt(self, hosts: list[str]) -> Attempt:
+        """Take note of a new attempt with these machines; worker 0 calls it."""
+        number = int(self._store.add("attempts", 1)) - 1
         before: dict[str, Any] = {"hosts": hosts, "failures": 0}
         if number:
-            before = json.loads(self._store.get("life"))
+            before = json.loads(self._store.get("attempt"))
         count = int(self._store.add("failures", 0))
-        self._store.set("life", json.dumps({"hosts": hosts, "failures": count}))
-        # A machine that was not in that life did not end it, whatever its workers met outside.
+        self._store.set("attempt", json.dumps({"hosts": hosts, "failures": count}))
+        # A machine that was not in that attempt did not end it, whatever its workers met outside.
         told = [
             failure
             for failure in self.failures(before["failures"])
             if failure.worker is None or failure.host in before["hosts"]
         ]
-        return Life(
+        return Attempt(
             number,
             first_cause(told),
             sorted(set(before["hosts"]) - set(hosts)),
@@ -117,20 +117,20 @@ class ControlStore:
         )
 
     def note_rendezvous(self) -> None:
-        """Draw a line under the failures so far: the workers of the next life have not begun."""
+        """Draw a line under the failures so far: the workers of the next attempt have not begun."""
         self._store.set("rendezvous", str(self._store.add("failures", 0)))
         self._store.add("meetings", 1)
 
     def meetings(self) -> int:
-        """How often machines have met to begin a life."""
+        """How often machines have met to begin an attempt."""
         return int(self._store.add("meetings", 0))
 
-    def failures_of_life(self) -> list[Failure]:
+    def failures_of_attempt(self) -> list[Failure]:
         """The failures since the machines last met."""
         return self.failures(self.failures_before_rendezvous())
 
     def failures_before_rendezvous(self) -> int:
-        """How many failures earlier lives had."""
+        """How many failures earlier attempts had."""
         return int(self._store.get("rendezvous")) if self._store.check(["rendezvous"]) else 0
 
     def note_up(self, host: str) -> None:

@@ -217,7 +217,7 @@ class Launcher:
         cause = over
         if cause is None or cause.is_echo:
             # What an agent heard of last need not be what happened first.
-            cause = first_cause(self.control.failures_of_life()) or over
+            cause = first_cause(self.control.failures_of_attempt()) or over
         if cause and cause.is_mistake:
             raise UserError(str(cause))
         what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"

@@ -16,7 +16,11 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from dragoman.child_process import PARENT, die_with_parent
-from dragoman.cluster.control_store import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_control_store
+from dragoman.cluster.control_store import (
+    ADDRESS_VARIABLE,
+    ATTEMPT_VARIABLE,
+    launched_control_store,
+)
 from dragoman.cluster.network import interface_seen_by, route_over, route_to
 from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import DistributedSettings
@@ -111,7 +115,7 @@ def join_workers(settings: DistributedSettings) -> Workers:
     timeout = timedelta(seconds=settings.timeout_seconds)
     if control := launched_control_store():
         # The launcher's store, so that no training machine is indispensable.
-        store = control.store_of(os.environ[LIFE_VARIABLE])
+        store = control.store_of(os.environ[ATTEMPT_VARIABLE])
         check_reachable(world.local_rank, store, timeout)
         distributed.init_process_group(
             backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout

@@ -1,4 +1,4 @@
-"""A worker's side of supervision: it shows life, hears requests, says why it fails."""
+"""A worker's side of supervision: it shows that it is alive, hears requests, says why it fails."""
 
 import json
 import os
@@ -17,9 +17,9 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from dragoman.cluster.control_store import (
     HEARTBEAT_VARIABLE,
+    Attempt,
     ControlStore,
     Failure,
-    Life,
     describe_error,
     is_echo,
     launched_control_store,
@@ -83,7 +83,7 @@ class Supervision:
             return
         self._has_failed = True
         failure = describe_error(error, self.worker, self.step)
-        # What comes back at the same step in another life will come back for ever.
+        # What comes back at the same step in another attempt will come back for ever.
         earlier = self._control.failures()[: self._control.failures_before_rendezvous()]
         comes_back = not failure.is_echo and any(
             (failure.step, failure.reason) == (one.step, one.reason) for one in earlier
@@ -92,15 +92,15 @@ class Supervision:
         if failure.is_final or comes_back:
             self._control.give_up(failure)
 
-    def begin_life(self, workers: Workers) -> Life | None:
-        """Take note of a new life with these workers; None without a launcher."""
+    def begin_attempt(self, workers: Workers) -> Attempt | None:
+        """Take note of a new attempt with these workers; None without a launcher."""
         if self._control is None:
             return None
         hosts = list(dict.fromkeys(workers.hosts))
-        mine = asdict(self._control.begin_life(hosts)) if workers.is_first else None
-        life = workers.broadcast(mine)
-        cause = Failure(**life["cause"]) if life["cause"] else None
-        return Life(**{**life, "cause": cause})
+        mine = asdict(self._control.begin_attempt(hosts)) if workers.is_first else None
+        attempt = workers.broadcast(mine)
+        cause = Failure(**attempt["cause"]) if attempt["cause"] else None
+        return Attempt(**{**attempt, "cause": cause})
 
     def end(self) -> None:
         """Stop beating."""
