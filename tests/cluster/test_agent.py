@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
-from dragoman.cluster.control_store import ControlStore, Failure
+from dragoman.cluster.agent import STARTING_SECONDS, Agent
+from dragoman.cluster.control_store import ControlStore
+from dragoman.cluster.failures import Failure
+from dragoman.cluster.orders import Orders
 from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
 from support import wait_until
 
@@ -33,6 +35,8 @@ class Watch:
         agent: Any = object.__new__(Agent)
         agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), heartbeats
         agent._post = lambda *_: None
+        self.result: str | None = None
+        agent._control = SimpleNamespace(result=lambda: self.result)
         agent._started = agent._looked = agent._awake_since = 100.0
         agent._killed = set()
         processes = [SimpleNamespace(poll=lambda code=code: code) for code in (None, None, 0)]
@@ -113,6 +117,7 @@ def agent_process(store: TCPStore, folder: Path, **changes: Any) -> Iterator[sub
     """An agent of a machine called here, whose only worker has nothing to do."""
     orders = Orders(
         host="here",
+        start=0,
         peers=[],
         workers=1,
         min_workers=1,
@@ -189,7 +194,7 @@ def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
 def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     store: Any, tmp_path: Path, others_met: bool
 ) -> None:
-    control = ControlStore(store)
+    control = ControlStore(store, "run", bytes.fromhex("00"))
     with agent_process(store, tmp_path, min_machines=2, wait_seconds=3.0) as process:
         state = SignedRendezvous(store, "run", bytes.fromhex("00"))
         wait_until(lambda: state.get_state() is not None)
@@ -220,7 +225,7 @@ KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
 def test_only_a_restart_for_a_machine_that_joins_is_not_counted(
     store: Any, failures: list[Failure], waiting: int, is_join: bool
 ) -> None:
-    control = ControlStore(store)
+    control = ControlStore(store, "run", bytes.fromhex("00"))
     control.post_failure(KILLED)  # In an earlier attempt.
     control.note_rendezvous()
     for failure in failures:

@@ -3,7 +3,8 @@
 import pytest
 
 from dragoman.cluster import launch
-from dragoman.cluster.launch import Host, Job, Launcher
+from dragoman.cluster.hosts import Host
+from dragoman.cluster.launch import Job, Launcher
 from dragoman.cluster.network import LOOPBACK, Route
 from dragoman.config import DistributedSettings
 from dragoman.errors import UserError
@@ -30,20 +31,14 @@ def test_who_did_not_come_up_is_to_be_tried_where_it_should_have(name: str, comm
 
 
 def test_nobody_is_brought_back_after_a_stop_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hosts = [Host("hostA", 1), Host("hostB", 1)]
     monkeypatch.setattr(launch, "route_to_others", lambda *_: Route("lo", LOOPBACK))
-    monkeypatch.setattr(launch, "_answers", lambda _: pytest.fail("asked whether it is back"))
+    monkeypatch.setattr(launch, "answers", lambda _: pytest.fail("asked whether it is back"))
     launcher = Launcher(hosts, Job([], ""), DistributedSettings(min_workers=1))
-    codes: dict[str, list[int | None]] = {"hostA": [None] * 20 + [0], "hostB": [255]}
-    monkeypatch.setattr(
-        launcher,
-        "_exit_code",
-        lambda host: codes[host.name].pop(0) if len(codes[host.name]) > 1 else codes[host.name][0],
-    )
-    launcher.control.note_up("hostB")
+    monkeypatch.setattr(launcher, "_exit_code", {hosts[0]: None, hosts[1]: 255}.get)
+    monkeypatch.setattr(launcher, "_end_if_silent", lambda *_: None)
     launcher.lost["hostB"] = 0.0  # When it is to be tried again.
     launcher.interrupts = 1
-    launcher._watch()
-    assert "back" not in capsys.readouterr().err
+    launcher._look(1.0)

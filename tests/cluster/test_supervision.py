@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from dragoman.cluster.control_store import HEARTBEAT_VARIABLE, STORE_VARIABLE, ControlStore, Failure
+from dragoman.cluster.control_store import (
+    HEARTBEAT_VARIABLE,
+    RUN_VARIABLE,
+    SECRET_VARIABLE,
+    STORE_VARIABLE,
+    ControlStore,
+)
+from dragoman.cluster.failures import Failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.errors import SystemFault, Unreachable, UserError
@@ -20,10 +27,20 @@ from support import wait_until
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ControlStore:
     """The control store of a launcher, and the variables of its workers."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv(STORE_VARIABLE, f"127.0.0.1:{store.port}")
-    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    return ControlStore(store)
+    be_worker_of(store, tmp_path, monkeypatch)
+    return ControlStore(store, "run", b"secret")
+
+
+def be_worker_of(store: TCPStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        STORE_VARIABLE: f"127.0.0.1:{store.port}",
+        RUN_VARIABLE: "run",
+        SECRET_VARIABLE: b"secret".hex(),
+        HEARTBEAT_VARIABLE: str(folder),
+        "LOCAL_RANK": "0",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 def fail(worker: int, error: Exception) -> None:
@@ -126,9 +143,7 @@ def test_a_worker_ends_when_its_launcher_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv(STORE_VARIABLE, f"127.0.0.1:{store.port}")
-    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    be_worker_of(store, tmp_path, monkeypatch)
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     supervision = Supervision(0)

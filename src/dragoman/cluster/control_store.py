@@ -1,23 +1,25 @@
 """The control store of a launched run: requests to all workers, and who failed first.
 
 It is a key-value store of torch.distributed that lives with the launcher, so that any training
-machine can be lost. Notices are JSON.
+machine can be lost. Notices are signed JSON: whoever reaches the port can write to the store, but
+only processes of the run know its secret.
 """
 
-import json
 import os
-import socket
-import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dragoman.errors import MISTAKES, SystemFault, Unreachable
+from dragoman.cluster.failures import Failure, first_cause, read_failure
+from dragoman.cluster.signed_store import SignedStore
 
 STORE_VARIABLE = "DRAGOMAN_STORE"
+RUN_VARIABLE = "DRAGOMAN_RUN"
+# In the environment, which only the same user and root can read; a command line is for all to see.
+SECRET_VARIABLE = "DRAGOMAN_SECRET"
 HEARTBEAT_VARIABLE = "DRAGOMAN_HEARTBEAT"
 ADDRESS_VARIABLE = "DRAGOMAN_ADDRESS"
 ATTEMPT_VARIABLE = "DRAGOMAN_ATTEMPT"
@@ -26,30 +28,6 @@ COMMAND_VARIABLE = "DRAGOMAN_COMMAND"
 STORE_TIMEOUT = timedelta(seconds=30)
 # Of the workers' patience with each other: a cause has to come before its echo.
 PART_OF_TIMEOUT = 0.8
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Something that made a worker or a machine fail."""
-
-    host: str
-    worker: int | None
-    step: int | None
-    reason: str
-    time: float
-    is_echo: bool = False  # Only heard that another one is gone.
-    is_final: bool = False  # A restart cannot help.
-    is_mistake: bool = False  # The user's, who has to mend it before the next try.
-
-    @property
-    def is_of_worker(self) -> bool:
-        """Whether something happened to a worker, not to its machine or to another one."""
-        return self.worker is not None and not self.is_echo
-
-    def __str__(self) -> str:
-        who = f"worker {self.worker} on {self.host}" if self.worker is not None else self.host
-        where = f" at step {self.step}" if self.step is not None else ""
-        return f"{who}{where}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -71,41 +49,59 @@ class Attempt:
         return "; ".join(told) or str(self.cause or "a machine came or went")
 
 
+@dataclass(frozen=True)
+class Beat:
+    """A sign of life of a host's agent."""
+
+    start: int  # Which of the agents that were started there.
+    number: int
+
+
 class ControlStore:
     """Reads and posts notices."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(
+        self,
+        store: Any,
+        run_id: str,
+        secret: bytes,
+        tell_forgery: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._store = PrefixStore("dragoman", store)
+        self._notices = SignedStore(self._store, run_id, secret, tell_forgery)
 
-    def store_of(self, attempt: str) -> Any:
-        """What the workers of one attempt share, apart from that of every other attempt."""
+    def group_store(self, attempt: str) -> Any:
+        """Where the engine of one attempt's workers meets, apart from that of every other."""
         return PrefixStore(f"group/{attempt}", self._store)
+
+    def notices_of(self, attempt: str) -> SignedStore:
+        """What machines tell each other at the beginning of one attempt."""
+        return self._notices.under(f"attempt/{attempt}/")
 
     def post_failure(self, failure: Failure) -> None:
         """Add a failure to the list."""
-        number = self._store.add("failures", 1)
-        self._store.set(f"failure/{number}", json.dumps(asdict(failure)))
+        number = 1
+        while not self._notices.post_first(f"failure/{number}", asdict(failure)):
+            number += 1
 
     def failures(self, after: int = 0) -> list[Failure]:
         """All failures but the first `after`, in the order they were posted."""
-        count = self._store.add("failures", 0)
-        return [
-            Failure(**json.loads(self._store.get(f"failure/{number}")))
-            for number in range(after + 1, count + 1)
-        ]
+        failures: list[Failure] = []
+        while value := self._notices.read(f"failure/{after + len(failures) + 1}"):
+            failures.append(read_failure(value))
+        return failures
 
     def begin_attempt(self, hosts: list[str]) -> Attempt:
         """Take note of a new attempt with these machines; worker 0 calls it."""
-        number = int(self._store.add("attempts", 1)) - 1
-        before: dict[str, Any] = {"hosts": hosts, "failures": 0}
-        if number:
-            before = json.loads(self._store.get("attempt"))
-        count = int(self._store.add("failures", 0))
-        self._store.set("attempt", json.dumps({"hosts": hosts, "failures": count}))
+        before = self._notices.read("attempt") or {"number": -1, "hosts": hosts, "failures": 0}
+        failures = self.failures()
+        number = before["number"] + 1
+        now = {"number": number, "hosts": hosts, "failures": len(failures)}
+        self._notices.post("attempt", now)
         # A machine that was not in that attempt did not end it, whatever its workers met outside.
         told = [
             failure
-            for failure in self.failures(before["failures"])
+            for failure in failures[before["failures"] :]
             if failure.worker is None or failure.host in before["hosts"]
         ]
         return Attempt(
@@ -118,12 +114,13 @@ class ControlStore:
 
     def note_rendezvous(self) -> None:
         """Draw a line under the failures so far: the workers of the next attempt have not begun."""
-        self._store.set("rendezvous", str(self._store.add("failures", 0)))
-        self._store.add("meetings", 1)
+        meeting = {"number": self.meetings() + 1, "failures": len(self.failures())}
+        self._notices.post("meeting", meeting)
 
     def meetings(self) -> int:
         """How often machines have met to begin an attempt."""
-        return int(self._store.add("meetings", 0))
+        meeting = self._notices.read("meeting")
+        return int(meeting["number"]) if meeting else 0
 
     def failures_of_attempt(self) -> list[Failure]:
         """The failures since the machines last met."""
@@ -131,63 +128,60 @@ class ControlStore:
 
     def failures_before_rendezvous(self) -> int:
         """How many failures earlier attempts had."""
-        return int(self._store.get("rendezvous")) if self._store.check(["rendezvous"]) else 0
+        meeting = self._notices.read("meeting")
+        return int(meeting["failures"]) if meeting else 0
 
-    def note_up(self, host: str) -> None:
-        """Say that a host's agent has come up."""
-        self._store.set(f"up/{host}", "1")
+    def post_beat(self, host: str, beat: Beat) -> None:
+        """Show that a host's agent is alive."""
+        self._notices.post(f"agent/{host}", asdict(beat))
 
-    def was_up(self, host: str) -> bool:
-        """Whether a host's agent has ever come up."""
-        return bool(self._store.check([f"up/{host}"]))
+    def last_beat(self, host: str) -> Beat | None:
+        """The last sign of life of a host's agent, if it has ever come up."""
+        beat = self._notices.read(f"agent/{host}")
+        return Beat(beat["start"], beat["number"]) if beat else None
 
     def ask_to_stop(self) -> None:
         """Ask all workers to finish the step, save and leave."""
-        self._store.set("stop", "1")
+        self._notices.post("stop", True)
 
     def is_asked_to_stop(self) -> bool:
         """Whether the launcher wants an orderly end."""
-        return bool(self._store.check(["stop"]))
+        return self._notices.read("stop") is not None
 
     def ask_to_save(self) -> int:
         """Ask for a checkpoint soon, as when a machine is about to join; return its number."""
-        return int(self._store.add("save", 1))
+        number = self.saves_asked() + 1
+        self._notices.post("save", number)
+        return number
 
     def saves_asked(self) -> int:
         """How often a checkpoint was asked for."""
-        return int(self._store.add("save", 0))
+        return self._notices.read("save") or 0
 
     def note_saved(self, number: int) -> None:
         """Answer `ask_to_save`: that checkpoint, and all asked for before it, need not be made."""
-        self._store.set("saved", str(number))
+        self._notices.post("saved", number)
 
     def saves_answered(self) -> int:
         """Number of the last checkpoint asked for that is on disk."""
-        return int(self._store.get("saved")) if self._store.check(["saved"]) else 0
+        return self._notices.read("saved") or 0
 
     def post_result(self, result: str) -> None:
-        """Leave what a job came to for the launcher."""
-        self._store.set("result", result)
+        """Say that all is done, and what it came to: nothing restarts any more."""
+        self._notices.post("result", result)
 
     def result(self) -> str | None:
-        """What the job came to, if it said."""
-        return self._store.get("result").decode() if self._store.check(["result"]) else None
+        """What the job came to, if it is done."""
+        return self._notices.read("result")
 
     def give_up(self, failure: Failure) -> None:
         """Tell all agents that the run is over; the first reason stands."""
-        self._store.compare_set("over", "", json.dumps(asdict(failure)))
+        self._notices.post_first("over", asdict(failure))
 
     def given_up(self) -> Failure | None:
         """Why the run is over, if it is."""
-        if not self._store.check(["over"]):
-            return None
-        return Failure(**json.loads(self._store.get("over")))
-
-
-def first_cause(failures: list[Failure]) -> Failure | None:
-    """The earliest failure that is not the echo of another one."""
-    causes = [failure for failure in failures if not failure.is_echo] or failures
-    return min(causes, key=lambda failure: failure.time) if causes else None
+        value = self._notices.read("over")
+        return read_failure(value) if value else None
 
 
 def connect(address: str) -> Any:
@@ -199,36 +193,7 @@ def connect(address: str) -> Any:
 def launched_control_store() -> ControlStore | None:
     """The control store of the launcher that started this process, if one did."""
     address = os.environ.get(STORE_VARIABLE)
-    return ControlStore(connect(address)) if address else None
-
-
-def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:
-    """Turn an exception into a notice."""
-    is_mistake = isinstance(error, MISTAKES)
-    is_told = is_mistake or isinstance(error, SystemFault)
-    text = str(error) if is_told else f"{type(error).__name__}: {error}".splitlines()[0]
-    if is_mistake and isinstance(error, OSError) and error.filename:
-        text = f"{error.filename}: {error.strerror}"
-    if is_echo(error):
-        text = "lost touch with another worker"
-    return Failure(
-        host=socket.gethostname(),
-        worker=worker,
-        step=step,
-        reason=text,
-        time=time.time(),
-        is_echo=is_echo(error),
-        is_final=is_told and not isinstance(error, Unreachable),
-        is_mistake=is_mistake,
-    )
-
-
-def is_echo(error: BaseException) -> bool:
-    """Whether an exception only says that a message did not come through."""
-    if isinstance(error, distributed.DistError):
-        return True
-    signs = (
-        *("Connection closed by peer", "Connection reset by peer", "Timed out waiting"),
-        *("pair closure", "gloo"),
-    )
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+    if not address:
+        return None
+    secret = bytes.fromhex(os.environ[SECRET_VARIABLE])
+    return ControlStore(connect(address), os.environ[RUN_VARIABLE], secret)

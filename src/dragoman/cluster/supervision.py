@@ -19,14 +19,12 @@ from dragoman.cluster.control_store import (
     HEARTBEAT_VARIABLE,
     Attempt,
     ControlStore,
-    Failure,
-    describe_error,
-    is_echo,
     launched_control_store,
 )
+from dragoman.cluster.failures import describe_error, is_echo, read_failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.world import World, read_world
-from dragoman.errors import MISTAKES, SystemFault, is_lack_of_memory
+from dragoman.errors import SystemFault, is_disk_full, is_lack_of_memory, is_mistake
 
 SECONDS_BETWEEN_BEATS = 0.25
 SECONDS_BETWEEN_LOOKS = 1.0  # At the control store, which is on another machine.
@@ -72,10 +70,14 @@ class Supervision:
         if self._control:
             self._control.note_saved(number)
 
-    def post_result(self, result: str) -> None:
-        """Tell the launcher what a job came to."""
-        if self._control:
+    def conclude(self, workers: Workers, result: str) -> None:
+        """Tell the launcher that all workers have done their work, and what it came to.
+
+        Whatever happens to a worker from here on, nothing is done again.
+        """
+        if self._control and workers.is_first:
             self._control.post_result(result)
+        workers.gather([0.0])  # Nobody leaves before that is said.
 
     def post_failure(self, error: BaseException) -> None:
         """Say once why this worker fails, before its end makes others fail."""
@@ -99,16 +101,17 @@ class Supervision:
         hosts = list(dict.fromkeys(workers.hosts))
         mine = asdict(self._control.begin_attempt(hosts)) if workers.is_first else None
         attempt = workers.broadcast(mine)
-        cause = Failure(**attempt["cause"]) if attempt["cause"] else None
+        cause = read_failure(attempt["cause"]) if attempt["cause"] else None
         return Attempt(**{**attempt, "cause": cause})
 
     def end(self) -> None:
-        """Stop beating."""
+        """Hear no more requests; the heart beats until the process is gone."""
         self._ended.set()
 
     def _live(self) -> None:
-        while not self._ended.wait(SECONDS_BETWEEN_BEATS):
+        while True:
             self._beat()
+            time.sleep(SECONDS_BETWEEN_BEATS)
 
     def _beat(self) -> None:
         beat = json.dumps({"step": self.step, "monotonic": time.monotonic()})
@@ -139,7 +142,7 @@ def supervised() -> Iterator[Supervision]:
         yield supervision
     except BaseException as error:
         supervision.post_failure(error)
-        is_clear = isinstance(error, (*MISTAKES, SystemFault, TimeoutError))
+        is_clear = _is_told_in_a_line(error) or isinstance(error, TimeoutError)
         if supervision.is_launched and (is_clear or is_echo(error) or is_lack_of_memory(error)):
             # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)
@@ -150,6 +153,10 @@ def supervised() -> Iterator[Supervision]:
         supervision.end()
 
 
+def _is_told_in_a_line(error: BaseException) -> bool:
+    return is_mistake(error) or is_disk_full(error) or isinstance(error, SystemFault)
+
+
 def _leave_if_told(error: BaseException, world: World) -> None:
     """Under torchrun or Slurm: let one worker tell what many meet, and no echo have a traceback."""
     store = PrefixStore("dragoman", _get_default_store())
@@ -158,7 +165,7 @@ def _leave_if_told(error: BaseException, world: World) -> None:
             if store.check(["told"]):
                 sys.exit(1)
         raise SystemFault("lost touch with another worker; look for what it said") from None
-    if not isinstance(error, (*MISTAKES, SystemFault)):
+    if not _is_told_in_a_line(error):
         return
     with suppress(RuntimeError):
         is_first = store.compare_set("told", "", str(world.rank)) == str(world.rank).encode()
@@ -169,4 +176,4 @@ def _leave_if_told(error: BaseException, world: World) -> None:
             with suppress(distributed.DistStoreError):
                 store.wait(places, SECONDS_TO_ASK)
         if not is_first:
-            sys.exit(1 if isinstance(error, SystemFault) else 2)
+            sys.exit(2 if is_mistake(error) else 1)

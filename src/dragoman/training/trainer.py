@@ -71,7 +71,7 @@ class Trainer:
             self.stopwatch = Stopwatch(self.progress.seconds)
             stop = self._agree(self._reason_to_stop())
             if stop is not Stop.NO and not self.progress.owes_evaluation:
-                self._say_end(stop)
+                self._conclude(stop)
                 return stop
             try:
                 self._begin(opening, at_end)
@@ -126,7 +126,7 @@ class Trainer:
             raise SystemFault(f"{failure}; fix that, and the same command resumes the run")
         detail = self.signals.requested
         self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
-        self._say_end(stop)
+        self._conclude(stop)
         return stop
 
     def _pause(self, stop: Stop, saves_asked: int) -> Stop:
@@ -308,7 +308,9 @@ class Trainer:
     def _is_due(self, every_steps: int) -> bool:
         return self.progress.step % every_steps == 0
 
-    def _say_end(self, stop: Stop) -> None:
+    def _conclude(self, stop: Stop) -> None:
+        """All is on every disk: tell the launcher, then everybody."""
+        self.supervision.conclude(self.workers, stop.name)
         step, training = self.progress.step, self.config.training
         if stop is Stop.SIGNAL:
             asker = f" by {self.signals.requested}" if self.signals.requested else ""
