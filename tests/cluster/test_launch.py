@@ -1,10 +1,20 @@
 """What the launcher says of agents, and how long it waits before a machine may join."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from dragoman.cluster import launch
-from dragoman.cluster.hosts import Host
-from dragoman.cluster.launch import Job, Launcher
+from dragoman.cluster.control_store import Beat
+from dragoman.cluster.hosts import SSH, Host, parse_hosts
+from dragoman.cluster.launch import (
+    SECONDS_OF_SILENCE,
+    SECONDS_TO_COME_UP,
+    Job,
+    Launcher,
+    RunningAgent,
+)
 from dragoman.cluster.network import LOOPBACK, Route
 from dragoman.config import DistributedSettings
 from dragoman.errors import UserError
@@ -42,3 +52,59 @@ def test_nobody_is_brought_back_after_a_stop_was_asked_for(
     launcher.lost["hostB"] = 0.0  # When it is to be tried again.
     launcher.interrupts = 1
     launcher._look(1.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["-oProxyCommand=touch${IFS}here", "-v", "a b", "a;b", "$(id)", "a/b", "höst", "a\nb"]
+)
+def test_what_cannot_be_the_name_of_a_host_never_reaches_ssh(name: str) -> None:
+    with pytest.raises(UserError, match=r"cannot be the name of a host|is not HOST"):
+        parse_hosts(f"good,{name}")
+
+
+def test_ssh_is_told_where_its_options_end() -> None:
+    assert SSH[-1] == "--"
+
+
+class Silence:
+    """A launcher of one agent, which was started at second 100."""
+
+    def __init__(self) -> None:
+        self.launcher = Launcher([Host("", 1)], Job([], ""), DistributedSettings())
+        self.killed: list[bool] = []
+        process: Any = SimpleNamespace(poll=lambda: None, kill=lambda: self.killed.append(True))
+        self.launcher.agents[""] = RunningAgent(process, 1, heard=100.0)
+        self.launcher._looked = 100.0
+
+    def look_until(self, second: float) -> None:
+        while self.launcher._looked < second:
+            self.launcher._look(min(self.launcher._looked + 1, second))
+
+
+def test_an_agent_that_falls_silent_is_killed() -> None:
+    silence = Silence()
+    silence.launcher.control.post_beat("", Beat(start=1, number=0))
+    silence.look_until(101 + SECONDS_OF_SILENCE)
+    assert not silence.killed
+    silence.look_until(102 + SECONDS_OF_SILENCE)
+    assert silence.killed
+    (failure,) = silence.launcher.control.failures()
+    assert "its agent did not move for 61 s" in failure.reason
+
+
+def test_a_launcher_that_stood_still_gives_its_agents_time() -> None:
+    silence = Silence()
+    silence.launcher.control.post_beat("", Beat(start=1, number=0))
+    silence.look_until(110)
+    silence.launcher._look(1_000.0)
+    silence.look_until(1_000 + SECONDS_OF_SILENCE)
+    assert not silence.killed
+
+
+def test_the_beats_of_an_earlier_agent_do_not_count() -> None:
+    silence = Silence()
+    silence.launcher.control.post_beat("", Beat(start=0, number=7))
+    silence.look_until(100 + SECONDS_TO_COME_UP)
+    assert not silence.killed, "it may be slow to come up"
+    silence.look_until(101 + SECONDS_TO_COME_UP)
+    assert silence.killed

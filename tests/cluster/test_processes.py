@@ -100,6 +100,17 @@ def test_a_machine_that_dies_before_it_is_knocked_at_is_worth_another_try(
     assert not describe_error(caught.value, 0, None).is_final
 
 
+def test_nothing_listens_any_more_when_all_have_knocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+    notices = SignedStore(HashStore(), "run", b"secret")
+    check_reachable(0, notices, timedelta(seconds=60))
+    _, address, port = notices.read("door/0") or pytest.fail("there was no door")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address, port))
+
+
 def test_machines_with_one_name_are_refused() -> None:
     box, other = ["box", "boot 1", "10.0.0.1"], ["other", "boot 2", "10.0.0.2"]
     refuse_namesakes([box, other, box, other])
