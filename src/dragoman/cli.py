@@ -16,7 +16,7 @@ from dragoman.child_process import die_with_agent
 from dragoman.cluster.world import told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
-from dragoman.console import open_closed_streams, protect_console, say
+from dragoman.console import open_closed_streams, printable, protect_console, say
 from dragoman.contradictions import refuse_idle_workers
 from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_lack_of_memory
 
@@ -135,7 +135,7 @@ def _check(arguments: argparse.Namespace) -> None:
     findings = check_on(hosts, config) if hosts else check(config)
     if findings is None:
         return  # One of several workers: the launcher speaks.
-    print(page(findings, config))
+    print(printable(page(findings, config)))
     if problems(findings, config):
         sys.exit(PROBLEMS_FOUND)
 

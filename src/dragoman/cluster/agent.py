@@ -33,7 +33,11 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 
 from dragoman.child_process import AGENT_VARIABLE, PARENT, die_with_parent
 from dragoman.cluster.agent_folder import agent_folder
@@ -275,19 +279,21 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
         backend, store, orders.run_id, route.address, machines, orders.wait_seconds
     )
     agent = _make_agent(orders, control, meetings, route, folder)
+    is_over = True
     try:
         return 1 if agent.run().is_failed() else 0
     except RendezvousTimeoutError:
         reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
-        if agent.was_left_out():
-            control.post_failure(failure_here(reason))
-            return 1  # The others train, and the launcher brings this machine back to them.
-    except RendezvousError as error:
+        is_over = not agent.was_left_out()
+    except RendezvousStateError as error:
         reason = str(error)
+    except RendezvousError as error:
+        reason, is_over = f"the machines could not meet: {error}", False
     finally:
         # Its thread may be the last to let go of the handler, and cannot wait for its own end.
         meetings._stop_heartbeats()
-    control.give_up(failure_here(reason))
+    # If it is not over, the others train, and the launcher brings this machine back to them.
+    (control.give_up if is_over else control.post_failure)(failure_here(reason))
     return 1
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from torch.distributed import DistStoreError
+
 _ALGORITHM = "sha256"
 _SIGNATURE_CHARACTERS = 64
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -98,7 +100,10 @@ class SignedStore:
     def _content(self, name: str) -> bytes:
         """What is there, whoever wrote it; empty if nothing."""
         key = self._prefix + name
-        return bytes(self._store.get(key)) if self._store.check([key]) else b""
+        try:
+            return bytes(self._store.get(key)) if self._store.check([key]) else b""
+        except DistStoreError:
+            return b""  # Somebody removed it meanwhile, or the launcher stood still for long.
 
     def _sign(self, name: str, signed: _Signed) -> str:
         text = json.dumps(signed)
