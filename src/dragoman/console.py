@@ -23,7 +23,7 @@ def open_closed_streams() -> None:
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # The lowest that is free: its own.
             os.set_inheritable(descriptor, True)
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 def protect_console() -> None:

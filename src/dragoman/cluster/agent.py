@@ -292,8 +292,10 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
     finally:
         # Its thread may be the last to let go of the handler, and cannot wait for its own end.
         meetings._stop_heartbeats()
-    # If it is not over, the others train, and the launcher brings this machine back to them.
-    (control.give_up if is_over else control.post_failure)(failure_here(reason))
+    if is_over:
+        control.give_up(failure_here(reason))
+    else:  # The others train, and the launcher brings this machine back to them.
+        control.post_failure(failure_here(reason))
     return 1
 
 
