@@ -181,8 +181,10 @@ class Launcher:
         self.control.post_failure(
             Failure(host.name, None, None, "the machine was lost", time.time())
         )
-        ending = "" if self.interrupts else "; trying to bring it back"
-        say(f"{host.name} is lost (exit {code}){ending}")
+        if self.interrupts:
+            say(f"{host.name} is lost (exit {code})")
+        else:
+            say(f"{host.name} is lost (exit {code}); trying to bring it back")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
 
     def _bring_back(self, host: Host) -> None:
