@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from dragoman.cluster import launch
-from dragoman.cluster.control_store import Beat
 from dragoman.cluster.hosts import SSH, Host, parse_hosts
 from dragoman.cluster.launch import (
     SECONDS_OF_SILENCE,
@@ -83,7 +82,7 @@ class Silence:
 
 def test_an_agent_that_falls_silent_is_killed() -> None:
     silence = Silence()
-    silence.launcher.control.post_beat("", Beat(start=1, number=0))
+    silence.launcher.control.post_beat("", start=1, number=0)
     silence.look_until(101 + SECONDS_OF_SILENCE)
     assert not silence.killed
     silence.look_until(102 + SECONDS_OF_SILENCE)
@@ -94,7 +93,7 @@ def test_an_agent_that_falls_silent_is_killed() -> None:
 
 def test_a_launcher_that_stood_still_gives_its_agents_time() -> None:
     silence = Silence()
-    silence.launcher.control.post_beat("", Beat(start=1, number=0))
+    silence.launcher.control.post_beat("", start=1, number=0)
     silence.look_until(110)
     silence.launcher._look(1_000.0)
     silence.look_until(1_000 + SECONDS_OF_SILENCE)
@@ -103,7 +102,7 @@ def test_a_launcher_that_stood_still_gives_its_agents_time() -> None:
 
 def test_the_beats_of_an_earlier_agent_do_not_count() -> None:
     silence = Silence()
-    silence.launcher.control.post_beat("", Beat(start=0, number=7))
+    silence.launcher.control.post_beat("", start=0, number=7)
     silence.look_until(100 + SECONDS_TO_COME_UP)
     assert not silence.killed, "it may be slow to come up"
     silence.look_until(101 + SECONDS_TO_COME_UP)

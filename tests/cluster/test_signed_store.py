@@ -76,7 +76,7 @@ def test_who_has_read_a_notice_does_not_believe_an_older_one(
     assert notices.read("saved") == 2
     store.set("saved", old)
     assert notices.read("saved") == 2
-    assert told == ["saved"]
+    assert not told, "it may only have been long on its way"
     notices.post("saved", 3)  # By a process that is not the first to write.
     assert writer.read("saved") == 3
     store.delete_key("saved")

@@ -50,7 +50,6 @@ from dragoman.cluster.control_store import (
     SECRET_VARIABLE,
     STORE_TIMEOUT,
     STORE_VARIABLE,
-    Beat,
     ControlStore,
     connect,
 )
@@ -258,7 +257,7 @@ def _beat(orders: Orders) -> None:
     try:
         control = orders.control_store()
         for number in count():
-            control.post_beat(orders.host, Beat(orders.start, number))
+            control.post_beat(orders.host, orders.start, number)
             time.sleep(SECONDS_BETWEEN_BEATS)
     except DistError:
         return  # Silence tells as much.

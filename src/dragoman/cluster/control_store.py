@@ -49,14 +49,6 @@ class Attempt:
         return "; ".join(told) or str(self.cause or "a machine came or went")
 
 
-@dataclass(frozen=True)
-class Beat:
-    """A sign of life of a host's agent."""
-
-    start: int  # Which of the agents that were started there.
-    number: int
-
-
 class ControlStore:
     """Reads and posts notices."""
 
@@ -131,14 +123,13 @@ class ControlStore:
         meeting = self._notices.read("meeting")
         return int(meeting["failures"]) if meeting else 0
 
-    def post_beat(self, host: str, beat: Beat) -> None:
-        """Show that a host's agent is alive."""
-        self._notices.post(f"agent/{host}", asdict(beat))
+    def post_beat(self, host: str, start: int, number: int) -> None:
+        """Show that a host's agent is alive; `start` is which of those that were started there."""
+        self._notices.post(f"agent/{host}/{start}", number)
 
-    def last_beat(self, host: str) -> Beat | None:
-        """The last sign of life of a host's agent, if it has ever come up."""
-        beat = self._notices.read(f"agent/{host}")
-        return Beat(beat["start"], beat["number"]) if beat else None
+    def last_beat(self, host: str, start: int) -> int | None:
+        """The number of an agent's last sign of life, if it has ever come up."""
+        return self._notices.read(f"agent/{host}/{start}")
 
     def ask_to_stop(self) -> None:
         """Ask all workers to finish the step, save and leave."""

@@ -21,7 +21,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from torch._C._distributed_c10d import TCPStore
 
-from dragoman.cluster.control_store import COMMAND_VARIABLE, STORE_TIMEOUT, Beat, ControlStore
+from dragoman.cluster.control_store import COMMAND_VARIABLE, STORE_TIMEOUT, ControlStore
 from dragoman.cluster.failures import Failure, first_cause
 from dragoman.cluster.hosts import SSH, Host, answers
 from dragoman.cluster.network import LOOPBACK, route_to_others
@@ -64,9 +64,9 @@ class RunningAgent:
     """An agent that was started, and what was heard of it."""
 
     process: subprocess.Popen[bytes]
-    start: int
+    start: int  # So many were started there before.
     heard: float  # When.
-    beat: Beat | None = None
+    beat: int | None = None
 
 
 class Launcher:
@@ -148,11 +148,11 @@ class Launcher:
     def _end_if_silent(self, host: Host, now: float) -> None:
         """Kill an agent that was stopped for good: it would never say how its workers fare."""
         agent = self.agents[host.name]
-        beat = self.control.last_beat(host.name)
-        if beat and beat.start == agent.start and beat != agent.beat:
+        beat = self.control.last_beat(host.name, agent.start)
+        if beat != agent.beat:
             agent.beat, agent.heard = beat, now
         silence = now - agent.heard
-        if silence > (SECONDS_OF_SILENCE if agent.beat else SECONDS_TO_COME_UP):
+        if silence > (SECONDS_TO_COME_UP if beat is None else SECONDS_OF_SILENCE):
             name = host.name or socket.gethostname()
             reason = f"its agent did not move for {silence:.0f} s (stopped, or the machine hangs)"
             self.control.post_failure(Failure(name, None, None, reason, time.time()))
@@ -170,7 +170,7 @@ class Launcher:
     def _note_exit(self, host: Host, code: int) -> None:
         """Tell whether an agent that is gone is gone for good, or with its machine."""
         over = self.control.given_up()
-        if over is None and self.control.last_beat(host.name) is None:
+        if over is None and self.control.last_beat(host.name, start=0) is None:
             there = f"ssh {host.name} " if host.name else ""
             raise UserError(
                 f"{host.name or 'the agent'} did not come up (exit {code}); try "

@@ -90,12 +90,14 @@ class SignedStore:
         newest = self._newest.get(name)
         content = self._content(name)
         found = self._verified(name, content)
-        if content and (found is None or (newest and found.sequence < newest.sequence)):
-            self._tell_once(name)
-        elif found:
-            self._newest[name] = found
-            return found
-        return newest
+        if found is None:
+            if content:
+                self._tell_once(name)
+            return newest
+        if newest and found.sequence < newest.sequence:
+            return newest  # Not told: it may only have been long on its way.
+        self._newest[name] = found
+        return found
 
     def _content(self, name: str) -> bytes:
         """What is there, whoever wrote it; empty if nothing."""
