@@ -29,7 +29,7 @@ LEAVING = """
 import atexit, os, signal, sys, time
 if os.environ.get("RANK") == "1" and "train" in sys.argv:
     ways = {
-        "slowly": lambda: time.sleep(8),
+        "slowly": lambda: time.sleep(6),
         "never": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "with an error": lambda: os._exit(1),
@@ -60,7 +60,7 @@ def test_a_worker_that_has_done_its_work_is_not_asked_to_do_it_again(
     prepared: Path, tmp_path: Path, way: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(LEAVING)
-    variables = {"LEAVES": way, "PYTHONPATH": str(tmp_path), "SECONDS_TO_LEAVE": "12"}
+    variables = {"LEAVES": way, "PYTHONPATH": str(tmp_path), "SECONDS_TO_LEAVE": "7"}
     with launcher(prepared, "distributed.timeout_seconds=5", **variables) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
