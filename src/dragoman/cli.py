@@ -16,12 +16,12 @@ from dragoman.child_process import die_with_agent
 from dragoman.cluster.world import told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
-from dragoman.console import open_closed_streams, say
+from dragoman.console import open_closed_streams, printable, protect_console, say
 from dragoman.contradictions import refuse_idle_workers
-from dragoman.errors import SystemFault, UserError, is_lack_of_memory
+from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_lack_of_memory
 
 if TYPE_CHECKING:
-    from dragoman.cluster.launch import Host
+    from dragoman.cluster.hosts import Host
     from dragoman.inference.commands import TrainedChoice
     from dragoman.training.stopping import Stop
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with one of EXIT_CODES."""
     die_with_agent()
     open_closed_streams()
+    protect_console()
     parsed = parse(arguments)
     try:
         _refuse_odd_names(sys.argv[1:] if arguments is None else arguments)
@@ -45,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        system = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
-        _fail(f"{where}{error.strerror or error}", 1 if system else 2)
+        is_system = is_disk_full(error) or error.errno in (errno.EIO, errno.EMFILE, errno.ENFILE)
+        _fail(explain(error), 1 if is_system else 2)
     except (MemoryError, RuntimeError) as error:
         if not is_lack_of_memory(error):
             raise
@@ -135,7 +135,7 @@ def _check(arguments: argparse.Namespace) -> None:
     findings = check_on(hosts, config) if hosts else check(config)
     if findings is None:
         return  # One of several workers: the launcher speaks.
-    print(page(findings, config))
+    print(printable(page(findings, config)))
     if problems(findings, config):
         sys.exit(PROBLEMS_FOUND)
 
@@ -147,7 +147,7 @@ def _hosts(arguments: argparse.Namespace, config: Config) -> "list[Host]":
     if arguments.workers is not None and arguments.hosts:
         raise UserError("--workers is for this machine, --hosts for others: give one of them")
 
-    from dragoman.cluster.launch import Host, parse_hosts
+    from dragoman.cluster.hosts import Host, parse_hosts
 
     hosts = [Host("", arguments.workers)] if (arguments.workers or 1) > 1 else []
     if arguments.hosts:

@@ -1,12 +1,20 @@
-"""What people see while they wait: bars on a terminal, plain lines in a log."""
+"""What people see while they wait: bars on a terminal, plain lines in a log.
 
+A console that cannot be written, as on a full disk or after its terminal was closed, ends nothing.
+"""
+
+import io
 import os
+import re
 import sys
 import time
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 SECONDS_BETWEEN_LINES = 10.0
+# A terminal would obey them; all but the end of a line and the tabulator.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def open_closed_streams() -> None:
@@ -15,18 +23,44 @@ def open_closed_streams() -> None:
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # The lowest that is free: its own.
             os.set_inheritable(descriptor, True)
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))
 
 
-def say(message: str = "", stream: TextIO | None = None) -> None:
+def protect_console() -> None:
+    """Keep nothing that standard error would not take: flushed at the end, it would fail again."""
+    with suppress(OSError, ValueError):  # Something that is no file is kept as it is.
+        descriptor = sys.stderr.fileno()
+        raw: Any = io.FileIO(descriptor, "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            raw, encoding=sys.stderr.encoding, errors="backslashreplace", write_through=True
+        )
+
+
+def unfailing() -> AbstractContextManager[None]:
+    """Let nothing that is written to the console in this block end more than the block."""
+    return suppress(OSError, ValueError)
+
+
+def printable(text: str) -> str:
+    """The text with its control characters spelled out: it may come from anywhere."""
+    return _CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def say(message: str = "") -> None:
     """Print one line of status where it does not mix with results."""
-    print(message, file=stream or sys.stderr, flush=True)
+    _write(f"{printable(message)}\n")
 
 
 def show_cursor() -> None:
     """Undo what a live display does to a terminal, where it cannot end by itself."""
     if sys.stderr.isatty():
-        say("\x1b[?25h")
+        _write("\x1b[?25h\n")
+
+
+def _write(text: str) -> None:
+    with unfailing():
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 class Progress:
@@ -40,7 +74,8 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if self._bar:
-            self._bar.start()
+            with unfailing():
+                self._bar.start()
         return self
 
     def __exit__(
@@ -50,7 +85,8 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         if self._bar:
-            self._bar.stop()
+            with unfailing():
+                self._bar.stop()
         elif error is None:
             seconds = time.monotonic() - self._start
             say(f"{self._title}: {self._done:,} {self._unit} in {seconds:.1f} s")
@@ -62,7 +98,8 @@ class Progress:
         rate = self._done / max(now - self._start, 1e-9)
         if self._bar:
             shown = f"{rate:,.0f} {self._unit}/s"
-            self._bar.update(self._bar.task_ids[0], advance=amount, rate=shown)
+            with unfailing():
+                self._bar.update(self._bar.task_ids[0], advance=amount, rate=shown)
         elif now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (self._total - self._done) / rate if rate else float("inf")

@@ -23,7 +23,7 @@ SENTENCES_SHOWN = 10
 
 def run_demo(folder: Path) -> "Stop":
     """Make the corpus, train a small model on it, and show what it has learnt, if it got there."""
-    from dragoman.cluster.launch import Host
+    from dragoman.cluster.hosts import Host
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
     from dragoman.inference.commands import TrainedChoice, evaluate_run

@@ -14,9 +14,13 @@ from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.agent.server.api import WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
-from dragoman.cluster.board import Board, Failure
+from dragoman.cluster.agent import STARTING_SECONDS, Agent
+from dragoman.cluster.control_store import ControlStore
+from dragoman.cluster.failures import Failure
+from dragoman.cluster.orders import Orders
 from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
 from support import wait_until
 
@@ -33,6 +37,8 @@ class Watch:
         agent: Any = object.__new__(Agent)
         agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), heartbeats
         agent._post = lambda *_: None
+        self.result: str | None = None
+        agent._control = SimpleNamespace(result=lambda: self.result)
         agent._started = agent._looked = agent._awake_since = 100.0
         agent._killed = set()
         processes = [SimpleNamespace(poll=lambda code=code: code) for code in (None, None, 0)]
@@ -79,6 +85,14 @@ def test_a_worker_that_never_shows_life_is_killed_too(watch: Watch) -> None:
     assert watch.killed == [101]
 
 
+def test_a_heart_that_stands_still_when_all_is_done_is_left_alone(watch: Watch) -> None:
+    watch.beat(0, 100 + SILENT)
+    watch.beat(1, 100.0)
+    watch.result = "done"
+    watch.look_until(100 + SILENT)
+    assert not watch.killed
+
+
 def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -> None:
     for rank in range(3):
         watch.beat(rank, 100.0)
@@ -93,8 +107,8 @@ def test_an_agent_that_stood_still_itself_gives_its_workers_time(watch: Watch) -
 AGENT = """
 import threading
 from datetime import timedelta
-from dragoman.cluster import board
-board.STORE_TIMEOUT = timedelta(seconds=3)
+from dragoman.cluster import control_store
+control_store.STORE_TIMEOUT = timedelta(seconds=3)
 from dragoman.cluster import agent
 handlers, make = [], agent.make_handler
 def make_handler(*arguments):
@@ -113,6 +127,7 @@ def agent_process(store: TCPStore, folder: Path, **changes: Any) -> Iterator[sub
     """An agent of a machine called here, whose only worker has nothing to do."""
     orders = Orders(
         host="here",
+        start=0,
         peers=[],
         workers=1,
         min_workers=1,
@@ -173,6 +188,82 @@ def test_an_agent_has_stopped_its_thread_when_it_ends(store: Any, tmp_path: Path
         assert "RendezvousKeepAlive" not in process.stdout.read()
 
 
+# Worker 0 says that all is done, and the other one dies on its way out.
+DONE = """
+import os, signal, time
+from dragoman.cluster.control_store import launched_control_store
+control = launched_control_store()
+if os.environ["RANK"] == "0":
+    control.post_result("done")
+while control.result() is None:
+    time.sleep(0.05)
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_machine_whose_worker_dies_when_all_is_done_keeps_nobody_waiting(
+    store: Any, tmp_path: Path
+) -> None:
+    orders = {"min_machines": 2, "min_workers": 2, "max_restarts": 9, "command": ["-c", DONE]}
+    with (
+        agent_process(store, tmp_path, host="hostA", **orders) as one,
+        agent_process(store, tmp_path, host="hostB", **orders) as other,
+    ):
+        assert (one.wait(timeout=60), other.wait(timeout=60)) == (0, 0)
+    assert not ControlStore(store, "run", bytes.fromhex("00")).failures()
+
+
+@pytest.mark.parametrize(
+    ("state", "is_stop_asked", "starts"),
+    [
+        (WorkerState.HEALTHY, False, 1),
+        (WorkerState.HEALTHY, True, 0),
+        (WorkerState.FAILED, True, 1),  # Others may wait for them, to meet one who joins.
+    ],
+)
+def test_workers_that_are_about_to_stop_do_not_wait_for_a_machine_that_joins(
+    state: WorkerState, is_stop_asked: bool, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(
+        LocalElasticAgent, "_restart_workers", lambda _, group: started.append(group)
+    )
+    agent: Any = object.__new__(Agent)
+    agent._control = SimpleNamespace(is_asked_to_stop=lambda: is_stop_asked)
+    agent._restart_workers(SimpleNamespace(state=state))
+    assert len(started) == starts
+
+
+def test_what_killed_agents_left_behind_is_removed_but_nothing_else(
+    store: Any, tmp_path: Path
+) -> None:
+    others = tmp_path / "dragoman-agent-file"
+    others.touch()
+    (tmp_path / "dragoman-agent-link").symlink_to("/")
+    with agent_process(store, tmp_path, min_machines=2) as living:
+        wait_until(lambda: any(tmp_path.glob("dragoman-agent-*/heartbeats")))
+        (of_living,) = tmp_path.glob("dragoman-agent-*/heartbeats")
+        with agent_process(store, tmp_path, min_machines=2, run_id="second") as killed:
+            wait_until(lambda: len(list(tmp_path.glob("dragoman-agent-*/heartbeats"))) == 2)
+            killed.kill()
+            killed.wait()
+        assert len(list(tmp_path.glob("dragoman-agent-*/heartbeats"))) == 2
+        with agent_process(store, tmp_path, max_machines=1, run_id="third") as next_one:
+            assert next_one.wait(timeout=60) == 0
+        assert list(tmp_path.glob("dragoman-agent-*/heartbeats")) == [of_living]
+        assert living.poll() is None
+    assert others.exists()
+
+
+def test_orders_of_another_version_are_refused_in_one_line() -> None:
+    words = [sys.executable, "-m", "dragoman.cluster.agent"]
+    ended = subprocess.run(words, input='{"host": "a"}\n', capture_output=True, text=True)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "another version of Dragoman" in line
+
+
 def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
     store: Any, tmp_path: Path
 ) -> None:
@@ -189,16 +280,16 @@ def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
 def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     store: Any, tmp_path: Path, others_met: bool
 ) -> None:
-    board = Board(store)
+    control = ControlStore(store, "run", bytes.fromhex("00"))
     with agent_process(store, tmp_path, min_machines=2, wait_seconds=3.0) as process:
         state = SignedRendezvous(store, "run", bytes.fromhex("00"))
         wait_until(lambda: state.get_state() is not None)
         if others_met:
-            board.note_rendezvous()
+            control.note_rendezvous()
         assert process.wait(timeout=60) == 1
-    over = board.given_up()
+    over = control.given_up()
     assert (over is None) == others_met
-    told = board.failures()[0] if over is None else over
+    told = control.failures()[0] if over is None else over
     assert told.reason == "machines were missing for 3 s (distributed.wait_seconds)"
 
 
@@ -220,13 +311,13 @@ KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
 def test_only_a_restart_for_a_machine_that_joins_is_not_counted(
     store: Any, failures: list[Failure], waiting: int, is_join: bool
 ) -> None:
-    board = Board(store)
-    board.post_failure(KILLED)  # In an earlier life.
-    board.note_rendezvous()
+    control = ControlStore(store, "run", bytes.fromhex("00"))
+    control.post_failure(KILLED)  # In an earlier attempt.
+    control.note_rendezvous()
     for failure in failures:
-        board.post_failure(failure)
+        control.post_failure(failure)
     agent: Any = object.__new__(Agent)
-    agent._board = board
+    agent._control = control
     handler = SimpleNamespace(num_nodes_waiting=lambda: waiting)
     spec = SimpleNamespace(rdzv_handler=handler, monitor_interval=0.01)
     assert agent._is_join(SimpleNamespace(spec=spec)) is is_join

@@ -1,9 +1,19 @@
 """What the launcher says of agents, and how long it waits before a machine may join."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from dragoman.cluster import launch
-from dragoman.cluster.launch import Host, Job, Launcher
+from dragoman.cluster.hosts import SSH, Host, parse_hosts
+from dragoman.cluster.launch import (
+    SECONDS_OF_SILENCE,
+    SECONDS_TO_COME_UP,
+    Job,
+    Launcher,
+    RunningAgent,
+)
 from dragoman.cluster.network import LOOPBACK, Route
 from dragoman.config import DistributedSettings
 from dragoman.errors import UserError
@@ -17,7 +27,7 @@ def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
     monkeypatch.setattr(launch, "SECONDS_TO_SAVE", 0.0)
     launcher._save_first()
     assert "the steps since the last one will be made again" in capsys.readouterr().err
-    launcher.board.note_saved(2)
+    launcher.control.note_saved(2)
     launcher._save_first()
     assert not capsys.readouterr().err
 
@@ -30,20 +40,70 @@ def test_who_did_not_come_up_is_to_be_tried_where_it_should_have(name: str, comm
 
 
 def test_nobody_is_brought_back_after_a_stop_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hosts = [Host("hostA", 1), Host("hostB", 1)]
     monkeypatch.setattr(launch, "route_to_others", lambda *_: Route("lo", LOOPBACK))
-    monkeypatch.setattr(launch, "_answers", lambda _: pytest.fail("asked whether it is back"))
+    monkeypatch.setattr(launch, "answers", lambda _: pytest.fail("asked whether it is back"))
     launcher = Launcher(hosts, Job([], ""), DistributedSettings(min_workers=1))
-    codes: dict[str, list[int | None]] = {"hostA": [None] * 20 + [0], "hostB": [255]}
-    monkeypatch.setattr(
-        launcher,
-        "_exit_code",
-        lambda host: codes[host.name].pop(0) if len(codes[host.name]) > 1 else codes[host.name][0],
-    )
-    launcher.board.note_up("hostB")
+    monkeypatch.setattr(launcher, "_exit_code", {hosts[0]: None, hosts[1]: 255}.get)
+    monkeypatch.setattr(launcher, "_end_if_silent", lambda *_: None)
     launcher.lost["hostB"] = 0.0  # When it is to be tried again.
     launcher.interrupts = 1
-    launcher._watch()
-    assert "back" not in capsys.readouterr().err
+    launcher._look(1.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["-oProxyCommand=touch${IFS}here", "-v", "a b", "a;b", "$(id)", "a/b", "höst", "a\nb"]
+)
+def test_what_cannot_be_the_name_of_a_host_never_reaches_ssh(name: str) -> None:
+    with pytest.raises(UserError, match=r"cannot be the name of a host|is not HOST"):
+        parse_hosts(f"good,{name}")
+
+
+def test_ssh_is_told_where_its_options_end() -> None:
+    assert SSH[-1] == "--"
+
+
+class Silence:
+    """A launcher of one agent, which was started at second 100."""
+
+    def __init__(self) -> None:
+        self.launcher = Launcher([Host("", 1)], Job([], ""), DistributedSettings())
+        self.killed: list[bool] = []
+        process: Any = SimpleNamespace(poll=lambda: None, kill=lambda: self.killed.append(True))
+        self.launcher.agents[""] = RunningAgent(process, 1, heard=100.0)
+        self.launcher._looked = 100.0
+
+    def look_until(self, second: float) -> None:
+        while self.launcher._looked < second:
+            self.launcher._look(min(self.launcher._looked + 1, second))
+
+
+def test_an_agent_that_falls_silent_is_killed() -> None:
+    silence = Silence()
+    silence.launcher.control.post_beat("", start=1, number=0)
+    silence.look_until(101 + SECONDS_OF_SILENCE)
+    assert not silence.killed
+    silence.look_until(102 + SECONDS_OF_SILENCE)
+    assert silence.killed
+    (failure,) = silence.launcher.control.failures()
+    assert "its agent did not move for 61 s" in failure.reason
+
+
+def test_a_launcher_that_stood_still_gives_its_agents_time() -> None:
+    silence = Silence()
+    silence.launcher.control.post_beat("", start=1, number=0)
+    silence.look_until(110)
+    silence.launcher._look(1_000.0)
+    silence.look_until(1_000 + SECONDS_OF_SILENCE)
+    assert not silence.killed
+
+
+def test_the_beats_of_an_earlier_agent_do_not_count() -> None:
+    silence = Silence()
+    silence.launcher.control.post_beat("", start=0, number=7)
+    silence.look_until(100 + SECONDS_TO_COME_UP)
+    assert not silence.killed, "it may be slow to come up"
+    silence.look_until(101 + SECONDS_TO_COME_UP)
+    assert silence.killed

@@ -1,6 +1,5 @@
 """How workers find each other before they are a group."""
 
-import json
 import os
 import shlex
 import socket
@@ -8,15 +7,16 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from torch._C._distributed_c10d import HashStore
 
 from dragoman.child_process import AGENT_VARIABLE
-from dragoman.cluster.board import ADDRESS_VARIABLE, describe_error
+from dragoman.cluster.control_store import ADDRESS_VARIABLE
+from dragoman.cluster.failures import describe_error
 from dragoman.cluster.processes import check_reachable, refuse_namesakes
+from dragoman.cluster.signed_store import SignedStore
 from dragoman.errors import Unreachable, UserError
 from support import wait_until
 
@@ -74,15 +74,15 @@ def test_a_machine_that_dies_before_it_knocks_is_named(
     monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1")
     monkeypatch.setenv("GROUP_RANK", "0")
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    store: Any = HashStore()
+    notices = SignedStore(HashStore(), "run", b"secret")
     for place, name in enumerate(("hostA", "hostB")):
-        store.set(f"machine/{place}", name)
+        notices.post(f"machine/{place}", name)
     knock = "dragoman.cluster.processes.socket.create_connection"
     monkeypatch.setattr(knock, lambda *_, **__: socket.socket())
     if came:
-        store.set("door/1", '["hostB", "127.0.0.1", 1]')
+        notices.post("door/1", ["hostB", "127.0.0.1", 1])
     with pytest.raises(TimeoutError, match=r"^nothing was heard from hostB for 0 s \(distributed"):
-        check_reachable(0, store, timedelta(milliseconds=10))
+        check_reachable(0, notices, timedelta(milliseconds=10))
 
 
 def test_a_machine_that_dies_before_it_is_knocked_at_is_worth_another_try(
@@ -93,11 +93,22 @@ def test_a_machine_that_dies_before_it_is_knocked_at_is_worth_another_try(
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    store: Any = HashStore()
-    store.set("door/1", json.dumps(["hostB", "127.0.0.1", port]))
+    notices = SignedStore(HashStore(), "run", b"secret")
+    notices.post("door/1", ["hostB", "127.0.0.1", port])
     with pytest.raises(Unreachable, match=r"cannot reach hostB at 127.0.0.1: .*refused") as caught:
-        check_reachable(0, store, timedelta(seconds=5))
+        check_reachable(0, notices, timedelta(seconds=5))
     assert not describe_error(caught.value, 0, None).is_final
+
+
+def test_nothing_listens_any_more_when_all_have_knocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+    notices = SignedStore(HashStore(), "run", b"secret")
+    check_reachable(0, notices, timedelta(seconds=60))
+    _, address, port = notices.read("door/0") or pytest.fail("there was no door")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address, port))
 
 
 def test_machines_with_one_name_are_refused() -> None:

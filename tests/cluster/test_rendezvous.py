@@ -12,7 +12,7 @@ import datetime, os, sys, time
 os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from dragoman.cluster import rendezvous
-from dragoman.cluster.board import connect
+from dragoman.cluster.control_store import connect
 
 name, lead, port = sys.argv[1:]
 class Clock(datetime.datetime):

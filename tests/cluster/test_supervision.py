@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from dragoman.cluster.board import HEARTBEAT_VARIABLE, STORE_VARIABLE, Board, Failure
+from dragoman.cluster.control_store import (
+    HEARTBEAT_VARIABLE,
+    RUN_VARIABLE,
+    SECRET_VARIABLE,
+    STORE_VARIABLE,
+    ControlStore,
+)
+from dragoman.cluster.failures import Failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.errors import SystemFault, Unreachable, UserError
@@ -17,13 +24,23 @@ from support import wait_until
 
 
 @pytest.fixture
-def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
-    """The board of a launcher, and the variables of its workers."""
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ControlStore:
+    """The control store of a launcher, and the variables of its workers."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv(STORE_VARIABLE, f"127.0.0.1:{store.port}")
-    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    return Board(store)
+    be_worker_of(store, tmp_path, monkeypatch)
+    return ControlStore(store, "run", b"secret")
+
+
+def be_worker_of(store: TCPStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        STORE_VARIABLE: f"127.0.0.1:{store.port}",
+        RUN_VARIABLE: "run",
+        SECRET_VARIABLE: b"secret".hex(),
+        HEARTBEAT_VARIABLE: str(folder),
+        "LOCAL_RANK": "0",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 def fail(worker: int, error: Exception) -> None:
@@ -33,51 +50,51 @@ def fail(worker: int, error: Exception) -> None:
     supervision.end()
 
 
-def test_only_what_comes_back_in_another_life_ends_the_run(board: Board) -> None:
-    board.note_rendezvous()
+def test_only_what_comes_back_in_another_attempt_ends_the_run(control: ControlStore) -> None:
+    control.note_rendezvous()
     for worker in (0, 1):
         fail(worker, ValueError("the disk is on fire"))
-    assert board.given_up() is None, "two workers failed alike, and there was no restart yet"
-    board.note_rendezvous()
+    assert control.given_up() is None, "two workers failed alike, and there was no restart yet"
+    control.note_rendezvous()
     fail(1, ValueError("the disk is still on fire"))
-    assert board.given_up() is None
+    assert control.given_up() is None
     fail(0, ValueError("the disk is on fire"))
-    over = board.given_up()
+    over = control.given_up()
     assert over
     assert over.worker == 0
-    assert len(board.failures(board.failures_before_rendezvous())) == 2
+    assert len(control.failures(control.failures_before_rendezvous())) == 2
 
 
-def test_a_machine_that_does_not_answer_gets_another_try(board: Board) -> None:
-    board.note_rendezvous()
+def test_a_machine_that_does_not_answer_gets_another_try(control: ControlStore) -> None:
+    control.note_rendezvous()
     fail(0, Unreachable("hostA cannot reach hostB"))
-    assert board.given_up() is None, "it may have died, and be lost or come back"
-    board.note_rendezvous()
+    assert control.given_up() is None, "it may have died, and be lost or come back"
+    control.note_rendezvous()
     fail(0, Unreachable("hostA cannot reach hostB"))
-    over = board.given_up()
+    over = control.given_up()
     assert over
     assert over.is_mistake
 
 
-def test_first_final_failure_stands_and_says_whose_it_is(board: Board) -> None:
+def test_first_final_failure_stands_and_says_whose_it_is(control: ControlStore) -> None:
     fail(1, UserError("no corpus"))
     fail(0, SystemFault("no space"))
-    over = board.given_up()
+    over = control.given_up()
     assert over
     assert over.is_mistake
     assert over.reason == "no corpus"
 
 
-def test_a_failure_is_told_once(board: Board) -> None:
+def test_a_failure_is_told_once(control: ControlStore) -> None:
     supervision = Supervision(0)
     for error in (ValueError("the disk is on fire"), OSError("and so is the log")):
         supervision.post_failure(error)
     supervision.end()
-    assert [failure.reason for failure in board.failures()] == ["ValueError: the disk is on fire"]
+    assert [failure.reason for failure in control.failures()] == ["ValueError: the disk is on fire"]
 
 
 def test_a_heart_that_missed_a_beat_goes_on(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    control: ControlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pwrite(*_: object) -> None:
         failed.set()
@@ -89,13 +106,13 @@ def test_a_heart_that_missed_a_beat_goes_on(
         supervision = Supervision(0)
         assert failed.wait(60)
     wait_until(lambda: bool((tmp_path / "0").read_text()))
-    board.ask_to_stop()
+    control.ask_to_stop()
     wait_until(lambda: supervision.is_asked_to_stop)
     supervision.end()
 
 
-def test_a_heart_beats_on_while_the_board_does_not_answer(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_heart_beats_on_while_the_control_store_does_not_answer(
+    control: ControlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, answered = threading.Event(), threading.Event()
 
@@ -112,7 +129,9 @@ def test_a_heart_beats_on_while_the_board_does_not_answer(
     supervision.end()
 
 
-def test_the_step_is_known_however_soon_the_worker_is_killed(board: Board, tmp_path: Path) -> None:
+def test_the_step_is_known_however_soon_the_worker_is_killed(
+    control: ControlStore, tmp_path: Path
+) -> None:
     supervision = Supervision(0)
     supervision.end()
     for step in (9, 10_000_000):
@@ -124,9 +143,7 @@ def test_a_worker_ends_when_its_launcher_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv(STORE_VARIABLE, f"127.0.0.1:{store.port}")
-    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    be_worker_of(store, tmp_path, monkeypatch)
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     supervision = Supervision(0)
@@ -136,24 +153,24 @@ def test_a_worker_ends_when_its_launcher_is_gone(
     assert set(codes) == {1}
 
 
-def test_a_new_life_knows_which_requests_to_save_were_answered(board: Board) -> None:
+def test_a_new_attempt_knows_which_requests_to_save_were_answered(control: ControlStore) -> None:
     alone = Workers(0, 1, torch.device("cpu"), ("here",))
     supervision = Supervision(0)
     for asked, answered in ((1, 0), (2, 2)):
-        assert board.ask_to_save() == asked
+        assert control.ask_to_save() == asked
         if answered:
             supervision.note_saved(answered)
-        life = supervision.begin_life(alone)
-        assert life
-        assert life.saves_answered == answered
+        attempt = supervision.begin_attempt(alone)
+        assert attempt
+        assert attempt.saves_answered == answered
     supervision.end()
 
 
-def test_a_life_says_who_was_lost_and_who_joined(board: Board) -> None:
+def test_an_attempt_says_who_was_lost_and_who_joined(control: ControlStore) -> None:
     echo = Failure("hostA", 0, 8, "lost touch with another worker", 1.0, is_echo=True)
     lost = Failure("hostB", None, None, "the machine was lost", 2.0)
     killed = Failure("hostA", 0, 9, "killed by SIGKILL", 3.0)
-    alone = Failure("hostB", 1, 9, "did not move for 5 s", 4.0)  # Of the life before.
+    alone = Failure("hostB", 1, 9, "did not move for 5 s", 4.0)  # Of the attempt before.
     stories: list[tuple[list[Failure], list[str], str]] = [
         ([], ["hostA", "hostB"], "a machine came or went"),
         ([echo], ["hostA"], "hostB was lost"),
@@ -170,5 +187,5 @@ def test_a_life_says_who_was_lost_and_who_joined(board: Board) -> None:
     ]
     for failures, hosts, reason in stories:
         for failure in failures:
-            board.post_failure(failure)
-        assert board.begin_life(hosts).reason == reason
+            control.post_failure(failure)
+        assert control.begin_attempt(hosts).reason == reason

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dragoman.cluster.board import STORE_VARIABLE, connect
+from dragoman.cluster.control_store import STORE_VARIABLE, connect
 from launched import LONG, has_restarted, train, training, worker_processes
 from support import (
     SMALL,

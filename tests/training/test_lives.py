@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.cluster.board import Life
+from dragoman.cluster.control_store import Attempt
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config_file import load_config
@@ -83,8 +83,8 @@ def test_a_save_that_an_earlier_life_answered_is_not_made_again(
 ) -> None:
     supervision = Supervision(0)
     supervision.saves_asked = 3
-    life = Life(1, None, [], [], saves_answered=3)
-    monkeypatch.setattr(supervision, "begin_life", lambda _: life)
+    attempt = Attempt(1, None, [], [], saves_answered=3)
+    monkeypatch.setattr(supervision, "begin_attempt", lambda _: attempt)
     run_with(supervision, prepared, "training.steps=2")
     assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [2]
 

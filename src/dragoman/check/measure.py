@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dragoman.check.facts import Findings, MachineFacts, StepFacts
 from dragoman.cluster.agreement import Facts, agree
-from dragoman.cluster.launch import Host, Job, launch, unreachable
+from dragoman.cluster.hosts import Host, unreachable
+from dragoman.cluster.launch import Job, launch
 from dragoman.cluster.links import all_pairs, measure_links
 from dragoman.cluster.network import interface_speeds
 from dragoman.cluster.processes import Workers, join_workers
@@ -33,8 +34,7 @@ def check(config: Config) -> Findings | None:
     with supervised() as supervision:
         workers = join_workers(config.distributed)
         findings = measure(config, workers)
-        if workers.is_first:
-            supervision.post_result(json.dumps(encode(findings)))
+        supervision.conclude(workers, json.dumps(encode(findings)))
         workers.leave()
         return findings if workers.is_first and not supervision.is_launched else None
 
@@ -49,8 +49,7 @@ def check_on(hosts: Sequence[Host], config: Config) -> Findings:
         config.distributed, max_restarts=0, min_workers=None, wait_seconds=WAIT_SECONDS
     )
     config_text = dump_config(config, with_defaults=False)
-    result = launch(hosts, Job(["-m", "dragoman", "check", "{config}"], config_text), settings)
-    assert result, "worker 0 ended without a result"
+    result = launch(hosts, Job(["-m", "dragoman", "check"], config_text), settings)
     return parse(Findings, json.loads(result))
 
 

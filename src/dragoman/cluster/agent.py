@@ -12,11 +12,10 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
-import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 # Causes are told by Dragoman; the engine's own chatter would bury them.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from torch.distributed import DistStoreError
+from torch.distributed import DistError, DistStoreError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
@@ -34,67 +33,57 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous.api import RendezvousStateError, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 
 from dragoman.child_process import AGENT_VARIABLE, PARENT, die_with_parent
-from dragoman.cluster.board import (
+from dragoman.cluster.agent_folder import agent_folder
+from dragoman.cluster.control_store import (
     ADDRESS_VARIABLE,
+    ATTEMPT_VARIABLE,
     HEARTBEAT_VARIABLE,
-    LIFE_VARIABLE,
     PART_OF_TIMEOUT,
+    RUN_VARIABLE,
+    SECRET_VARIABLE,
+    STORE_TIMEOUT,
     STORE_VARIABLE,
-    Board,
-    Failure,
+    ControlStore,
     connect,
-    describe_error,
-    first_cause,
 )
-from dragoman.cluster.network import route_to_others
-from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
-from dragoman.console import say
-from dragoman.errors import UserError
+from dragoman.cluster.failures import Failure, describe_error, failure_here, first_cause
+from dragoman.cluster.network import Route, route_to_others
+from dragoman.cluster.orders import Orders, read_orders
+from dragoman.cluster.rendezvous import Meetings, SignedRendezvous, make_handler
+from dragoman.console import protect_console, say
+from dragoman.errors import UserError, explain
 
 # What a worker may take to its first heartbeat, for importing from a slow disk.
 STARTING_SECONDS = 60.0
-# An agent that comes to look at its workers so late stood still itself, or waited for the board.
+# An agent that comes to look at its workers so late stood still itself, or waited for the store.
 STALL_SECONDS = 2.0
 # The engine looks every second who waits to join.
 SECONDS_TO_HEAR_OF_JOINS = 1.5
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What the launcher tells an agent."""
-
-    host: str  # This machine's name in --hosts.
-    peers: list[str]  # The other machines.
-    workers: int
-    min_workers: int  # Of all machines together.
-    min_machines: int
-    max_machines: int
-    store: str  # The launcher's, host:port.
-    run_id: str
-    secret: str  # Signs what agents tell each other; it never leaves this channel.
-    command: list[str]  # The worker's, after the interpreter.
-    config: str  # TOML, for machines that do not have the file.
-    interface: str
-    wait_seconds: float
-    timeout_seconds: float
-    max_restarts: int
-    variables: dict[str, str]  # Of the launcher's environment, for the workers.
-
-    def to_line(self) -> str:
-        """As one line of JSON."""
-        return json.dumps(asdict(self)) + "\n"
+SECONDS_BETWEEN_BEATS = 1.0  # Of the agent itself, for the launcher.
 
 
 class Agent(LocalElasticAgent):
     """torchrun's agent, with reasons."""
 
-    def __init__(self, orders: Orders, board: Board, heartbeats: Path, **arguments: Any) -> None:
+    def __init__(
+        self,
+        orders: Orders,
+        control: ControlStore,
+        meetings: Meetings,
+        heartbeats: Path,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
         self._orders = orders
-        self._board = board
+        self._control = control
+        self._rounds = meetings
         self._heartbeats = heartbeats
         self._started = self._looked = self._awake_since = 0.0
         self._killed: set[int] = set()
@@ -102,34 +91,35 @@ class Agent(LocalElasticAgent):
 
     def was_left_out(self) -> bool:
         """Whether others met while this machine waited for them."""
-        return self._board.meetings() > self._meetings
+        return self._control.meetings() > self._meetings
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Meet the other agents, again if one of them dies between meeting and beginning."""
         while True:
             try:
                 self._meet(worker_group)
-                self._name_life(worker_group)
+                self._begin_attempt(worker_group)
                 return
-            except DistStoreError:
+            except (DistStoreError, TimeoutError):
                 say("a machine was lost before the workers started; meeting again")
 
-    def _name_life(self, worker_group: WorkerGroup) -> None:
-        """The first agent gives this life of the run a name of its own."""
-        store = worker_group.store
-        assert store is not None
+    def _begin_attempt(self, worker_group: WorkerGroup) -> None:
+        """Begin when the first agent has taken note of the meeting, which gives it its name."""
+        attempt = str(self._rounds.round)
+        notices = self._control.notices_of(attempt)
         if worker_group.group_rank == 0:
-            self._board.note_rendezvous()
-            store.set("dragoman/life", uuid.uuid4().hex)
-        life = store.get("dragoman/life").decode()
-        os.environ[LIFE_VARIABLE] = life
+            self._control.note_rendezvous()
+            notices.post("begun", True)
+        elif not notices.wait(["begun"], STORE_TIMEOUT):
+            raise TimeoutError
+        os.environ[ATTEMPT_VARIABLE] = attempt
         # Before any worker starts, so that one that never speaks has a name.
-        place = f"machine/{worker_group.group_rank}"
-        self._board.store_of(life).set(place, self._orders.host or socket.gethostname())
+        host = self._orders.host or socket.gethostname()
+        notices.post(f"machine/{worker_group.group_rank}", host)
 
     def _meet(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
-        self._meetings = self._board.meetings()
+        self._meetings = self._control.meetings()
         deadline = time.monotonic() + self._orders.wait_seconds
         super()._rendezvous(worker_group)
         while worker_group.workers[0].world_size < self._orders.min_workers:
@@ -147,17 +137,27 @@ class Agent(LocalElasticAgent):
         started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        """Start again; but workers that are about to stop do not wait for a machine that joins."""
+        is_join = worker_group.state is WorkerState.HEALTHY
+        if not (is_join and self._control.is_asked_to_stop()):
+            super()._restart_workers(worker_group)
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._kill_hung_workers(worker_group, time.monotonic())
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            if self._control.result() is not None:
+                # All is done, and said to be: how a worker leaves is no reason to do it again.
+                done = {worker.global_rank: None for worker in worker_group.workers}
+                return RunResult(state=WorkerState.SUCCEEDED, return_values=done)
             self._report(result)
             if self._is_join(worker_group):
-                # The engine restarts healthy workers too when others wait, and does not count it.
-                return RunResult(state=WorkerState.HEALTHY)
-            if self._remaining_restarts == 0:
-                self._board.give_up(self._cause())
-        if self._board.given_up() is not None:
+                self._remaining_restarts += 1  # The engine counts it, though it is no fault.
+            elif self._remaining_restarts == 0 or self._control.is_asked_to_stop():
+                # After a stop, too: what was saved is saved, and more will not come of it.
+                self._control.give_up(self._cause())
+        if self._control.given_up() is not None:
             self._remaining_restarts = 0
             if result.state is WorkerState.HEALTHY:
                 return RunResult(state=WorkerState.FAILED, failures={})
@@ -165,7 +165,7 @@ class Agent(LocalElasticAgent):
 
     def _is_join(self, worker_group: WorkerGroup) -> bool:
         """Whether workers failed only because others left them to meet a machine that joins."""
-        of_workers = [one for one in self._board.failures_of_life() if one.worker is not None]
+        of_workers = [one for one in self._control.failures_of_attempt() if one.worker is not None]
         if not of_workers or not all(one.is_echo for one in of_workers):
             return False
         deadline = time.monotonic() + SECONDS_TO_HEAR_OF_JOINS
@@ -176,10 +176,9 @@ class Agent(LocalElasticAgent):
         return True
 
     def _cause(self) -> Failure:
-        """Why the workers of this life failed."""
-        return first_cause(self._board.failures_of_life()) or self._failure(
-            None, None, "the workers ended"
-        )
+        """Why the workers of this attempt failed."""
+        cause = first_cause(self._control.failures_of_attempt())
+        return cause or failure_here("the workers ended")
 
     def _kill_hung_workers(self, worker_group: WorkerGroup, now: float) -> None:
         """A worker whose heart has stopped (its process stands still) is killed by name."""
@@ -198,7 +197,7 @@ class Agent(LocalElasticAgent):
             # Both are of one machine, whose clock on the wall may be set at any time.
             last = beat["monotonic"] if beat else self._started
             silence = now - max(last, self._awake_since)
-            if silence > patience:
+            if silence > patience and self._control.result() is None:
                 reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
                 self._post(worker.global_rank, beat["step"] if beat else None, reason)
                 self._killed.add(worker.local_rank)
@@ -211,21 +210,18 @@ class Agent(LocalElasticAgent):
                 continue
             beat = self._last_beat(ended.local_rank)
             reason = f"killed by {signal.Signals(-ended.exitcode).name}"
-            failure = self._failure(rank, beat["step"] if beat else None, reason)
+            failure = failure_here(reason, rank, beat["step"] if beat else None)
             earlier = [
                 (one.step, one.reason)
-                for one in self._board.failures()
+                for one in self._control.failures()
                 if (one.host, one.worker) == (failure.host, rank) and not one.is_echo
             ]
-            self._board.post_failure(failure)
+            self._control.post_failure(failure)
             if earlier[-2:] == [(failure.step, reason)] * 2:
-                self._board.give_up(replace(failure, reason=f"{reason} for the third time there"))
+                self._control.give_up(replace(failure, reason=f"{reason} for the third time there"))
 
     def _post(self, rank: int, step: int | None, reason: str) -> None:
-        self._board.post_failure(self._failure(rank, step, reason))
-
-    def _failure(self, rank: int | None, step: int | None, reason: str) -> Failure:
-        return Failure(socket.gethostname(), rank, step, reason, time.time())
+        self._control.post_failure(failure_here(reason, rank, step))
 
     def _last_beat(self, local_rank: int) -> dict[str, Any] | None:
         try:
@@ -238,30 +234,73 @@ class Agent(LocalElasticAgent):
 def main() -> None:
     """Run the workers of this machine until the run is over."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    protect_console()
     die_with_parent(PARENT)
     line = sys.stdin.readline()
     if not line:
         sys.exit(1)  # The launcher was gone before it could say anything.
-    orders = Orders(**json.loads(line))
-    with tempfile.TemporaryDirectory(prefix="dragoman-agent-", ignore_cleanup_errors=True) as name:
-        threading.Thread(target=_end_with_launcher, args=(name,), daemon=True).start()
-        sys.exit(_obey(orders, Path(name)))
+    try:
+        orders = read_orders(line)
+        with agent_folder() as folder:
+            threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
+            threading.Thread(target=_beat, args=(orders,), daemon=True).start()
+            sys.exit(_obey(orders, orders.control_store(), folder))
+    except (UserError, OSError) as error:
+        say(explain(error))
+        sys.exit(1)
+    except DistError:
+        sys.exit(1)  # The launcher cannot be reached any more, and nobody would hear why.
 
 
-def _obey(orders: Orders, folder: Path) -> int:
-    board = Board(connect(orders.store))
-    board.note_up(orders.host)
+def _beat(orders: Orders) -> None:
+    """Show the launcher that this process does not stand still, until it or the launcher ends."""
+    try:
+        control = orders.control_store()
+        for number in count():
+            control.post_beat(orders.host, orders.start, number)
+            time.sleep(SECONDS_BETWEEN_BEATS)
+    except DistError:
+        return  # Silence tells as much.
+
+
+def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
     try:
         launcher = orders.store.rsplit(":", 1)[0]
         route = route_to_others([*orders.peers, launcher], orders.interface)
     except UserError as error:
-        board.give_up(describe_error(error, None, None))
+        control.give_up(describe_error(error, None, None))
         return 1
     say(f"{orders.workers} worker{'s' * (orders.workers > 1)}, {route.interface} {route.address}")
-    return _run(orders, board, route.address, route.interface, folder)
+    store = connect(orders.store)
+    backend = SignedRendezvous(store, orders.run_id, bytes.fromhex(orders.secret))
+    machines = orders.min_machines, orders.max_machines
+    meetings = make_handler(
+        backend, store, orders.run_id, route.address, machines, orders.wait_seconds
+    )
+    agent = _make_agent(orders, control, meetings, route, folder)
+    is_over = True
+    try:
+        return 1 if agent.run().is_failed() else 0
+    except RendezvousTimeoutError:
+        reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
+        is_over = not agent.was_left_out()
+    except RendezvousStateError as error:
+        reason = str(error)
+    except RendezvousError as error:
+        reason, is_over = f"the machines could not meet: {error}", False
+    finally:
+        # Its thread may be the last to let go of the handler, and cannot wait for its own end.
+        meetings._stop_heartbeats()
+    if is_over:
+        control.give_up(failure_here(reason))
+    else:  # The others train, and the launcher brings this machine back to them.
+        control.post_failure(failure_here(reason))
+    return 1
 
 
-def _run(orders: Orders, board: Board, address: str, interface: str, folder: Path) -> int:
+def _make_agent(
+    orders: Orders, control: ControlStore, meetings: Meetings, route: Route, folder: Path
+) -> Agent:
     config = folder / "config.toml"
     config.write_text(orders.config, encoding="utf-8")
     heartbeats = folder / "heartbeats"
@@ -271,50 +310,30 @@ def _run(orders: Orders, board: Board, address: str, interface: str, folder: Pat
         **orders.variables,
         AGENT_VARIABLE: str(os.getpid()),
         STORE_VARIABLE: orders.store,
+        RUN_VARIABLE: orders.run_id,
+        SECRET_VARIABLE: orders.secret,
         HEARTBEAT_VARIABLE: str(heartbeats),
-        ADDRESS_VARIABLE: address,
-        "GLOO_SOCKET_IFNAME": interface,
-        "NCCL_SOCKET_IFNAME": interface,
+        ADDRESS_VARIABLE: route.address,
+        "GLOO_SOCKET_IFNAME": route.interface,
+        "NCCL_SOCKET_IFNAME": route.interface,
     }
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    store = connect(orders.store)
-    backend = SignedRendezvous(store, orders.run_id, bytes.fromhex(orders.secret))
-    machines = orders.min_machines, orders.max_machines
-    handler = make_handler(backend, store, orders.run_id, address, machines, orders.wait_seconds)
+    words = [*orders.command, str(config)]
     spec = WorkerSpec(
         role="worker",
         local_world_size=orders.workers,
         entrypoint=sys.executable,
-        args=tuple(word.replace("{config}", str(config)) for word in orders.command),
-        rdzv_handler=handler,
+        args=tuple(word.replace("$", "$$") for word in words),  # The engine replaces ${local_rank}.
+        rdzv_handler=meetings,
         max_restarts=orders.max_restarts,
         monitor_interval=0.2,
-        local_addr=address,
+        local_addr=route.address,
     )
-    agent = Agent(
-        orders,
-        board,
-        heartbeats,
-        spec=spec,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
-    )
-    try:
-        return 1 if agent.run().is_failed() else 0
-    except RendezvousTimeoutError:
-        reason = f"machines were missing for {orders.wait_seconds:.0f} s (distributed.wait_seconds)"
-        if agent.was_left_out():
-            board.post_failure(Failure(socket.gethostname(), None, None, reason, time.time()))
-            return 1  # The others train, and the launcher brings this machine back to them.
-    except RendezvousStateError as error:
-        reason = str(error)
-    finally:
-        # Its thread may be the last to let go of the handler, and cannot wait for its own end.
-        handler._stop_heartbeats()
-    board.give_up(Failure(socket.gethostname(), None, None, reason, time.time()))
-    return 1
+    logs = DefaultLogsSpecs(log_dir=str(folder / "logs"))
+    return Agent(orders, control, meetings, heartbeats, spec=spec, logs_specs=logs)
 
 
-def _end_with_launcher(folder: str) -> None:
+def _end_with_launcher(folder: Path) -> None:
     """Wait for standard input to close, then end at once; the workers end with their parent."""
     while sys.stdin.read(1 << 12):
         pass

@@ -10,85 +10,63 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from types import FrameType
 
 # Before torch reads it: the engine's chatter would bury what Dragoman says.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from torch._C._distributed_c10d import TCPStore
 
-from dragoman.cluster.agent import Orders
-from dragoman.cluster.board import COMMAND_VARIABLE, STORE_TIMEOUT, Board, Failure, first_cause
+from dragoman.cluster.control_store import COMMAND_VARIABLE, STORE_TIMEOUT, ControlStore
+from dragoman.cluster.failures import Failure, first_cause
+from dragoman.cluster.hosts import SSH, Host, answers
 from dragoman.cluster.network import LOOPBACK, route_to_others
+from dragoman.cluster.orders import Orders
 from dragoman.config import DistributedSettings
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
+from dragoman.stop_signals import stop_signals_caught
 
-SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
-SSH += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
+SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_TRIES = 5.0
 SECONDS_TO_SAVE = 60.0
+SECONDS_TO_LEAVE = 60.0  # Once all is done.
+SECONDS_TO_END = 10.0  # Once told to.
+# Of an agent, which shows every second that it is alive; and until it has come up.
+SECONDS_OF_SILENCE, SECONDS_TO_COME_UP = 60.0, 300.0
+STALL_SECONDS = 2.0  # A launcher that comes to look so late stood still itself.
 FORWARDED_VARIABLES = ("OMP_", "ONEDNN_", "NCCL_", "GLOO_", "TORCH_", "CUDA_")
-
-
-@dataclass(frozen=True)
-class Host:
-    """A machine and how many workers it runs; "" is this machine."""
-
-    name: str
-    workers: int
 
 
 @dataclass(frozen=True)
 class Job:
     """What to run everywhere."""
 
-    command: list[str]  # Of a worker, after the interpreter; {config} stands for its config file.
+    command: list[str]  # Of a worker, after the interpreter; its config file comes last.
     config: str
     command_line: str = ""  # What the user typed; the same goes on with the run.
 
 
-def parse_hosts(text: str) -> list[Host]:
-    """Read `hostA:2,hostB:2`; a host without a number runs one worker."""
-    hosts = []
-    for part in text.split(","):
-        name, _, workers = part.strip().partition(":")
-        if not name or not (workers or "1").isdigit() or int(workers or "1") < 1:
-            raise UserError(f"--hosts {text}: {part!r} is not HOST or HOST:WORKERS")
-        user, at, host = name.rpartition("@")
-        if at:
-            raise UserError(
-                f"--hosts {text}: write {host} alone, and `User {user}` for it in ~/.ssh/config"
-            )
-        hosts.append(Host(name, int(workers or "1")))
-    names = [host.name for host in hosts]
-    if len(set(names)) < len(names):
-        raise UserError(f"--hosts {text}: every host may be named once; give its workers as HOST:N")
-    return hosts
-
-
-def unreachable(hosts: Sequence[Host]) -> list[str]:
-    """Names of the hosts that do not answer, all asked at once."""
-    names = [host.name for host in hosts if host.name]
-    with ThreadPoolExecutor(len(hosts)) as threads:
-        answers = threads.map(_answers, names)
-        return [name for name, answer in zip(names, answers, strict=True) if not answer]
-
-
-def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> str | None:
-    """Run a job on all hosts until it is over, and return what it came to, if it says.
+def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> str:
+    """Run a job on all hosts until it is done, and return what it came to.
 
     A fault for good is raised with its first cause.
     """
-    launcher = Launcher(hosts, job, settings)
-    launcher.run()
-    return launcher.board.result()
+    return Launcher(hosts, job, settings).run()
+
+
+@dataclass
+class RunningAgent:
+    """An agent that was started, and what was heard of it."""
+
+    process: subprocess.Popen[bytes]
+    start: int  # So many were started there before.
+    heard: float  # When.
+    beat: int | None = None
 
 
 class Launcher:
@@ -109,56 +87,90 @@ class Launcher:
         remote = [host.name for host in hosts if host.name]
         address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
         self._store, self.endpoint = _listen(address, settings.port)
-        self.board = Board(self._store)
-        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.control = ControlStore(
+            self._store, self.run_id, bytes.fromhex(self.secret), self._tell_forgery
+        )
+        self.agents: dict[str, RunningAgent] = {}
         self.lost: dict[str, float] = {}  # When to try a lost host again.
-        self.interrupts = 0
+        self.interrupts = self._heeded = 0
+        self._looked = 0.0
 
-    def run(self) -> None:
-        """Start everything and wait for the end."""
-        with self._interruptible():
+    def run(self) -> str:
+        """Start everything, wait until all is done, and return what it came to."""
+        with stop_signals_caught(self._note_interrupt):
             try:
                 for host in self.hosts:
                     self._start(host)
-                self._watch()
+                self._looked = time.monotonic()
+                while (result := self.control.result()) is None:
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                    self._heed_interrupts()
+                    self._look(time.monotonic())
+                self._let_leave()
+                return result
             finally:
                 self._end_all()
 
-    def _watch(self) -> None:
-        """Until all agents are done: notice lost machines, bring them back, or give up."""
-        finished: set[str] = set()
-        asked = 0
-        while len(finished) < len(self.hosts):
-            time.sleep(0.2)
-            if self.interrupts > asked:
-                asked = self.interrupts
-                if asked > 1:
-                    say("left at once; checkpoints that were saved are whole")
-                    raise KeyboardInterrupt
-                say("finishing the step and saving; Ctrl-C once more to leave at once")
-                self.board.ask_to_stop()
-            for host in self.hosts:
-                code = self._exit_code(host)
-                if host.name in finished or code is None:
-                    continue
-                if code == 0:
-                    finished.add(host.name)
-                elif host.name not in self.lost:
-                    self._note_exit(host, code)
-                elif not self.interrupts and time.monotonic() > self.lost[host.name]:
-                    self._bring_back(host)
-            if self.interrupts and self.lost and not finished and not self._can_train():
-                # The others wait for machines that nobody brings back, and cannot save.
-                name = next(iter(self.lost))
-                raise SystemFault(f"{name}: the machine was lost{self._advice()}")
-            if self.lost and finished:
-                # The others are through; nobody waits for the lost ones any more.
-                finished |= self.lost.keys()
+    def _note_interrupt(self, _: signal.Signals) -> None:
+        self.interrupts += 1
+
+    def _heed_interrupts(self) -> None:
+        if self.interrupts == self._heeded:
+            return
+        self._heeded = self.interrupts
+        if self.interrupts > 1:
+            say("left at once; checkpoints that were saved are whole")
+            raise KeyboardInterrupt
+        say("finishing the step and saving; Ctrl-C once more to leave at once")
+        self.control.ask_to_stop()
+
+    def _look(self, now: float) -> None:
+        """Notice agents that are gone or stand still, bring machines back, or give up."""
+        if now - self._looked > STALL_SECONDS:
+            for agent in self.agents.values():
+                agent.heard = now  # What was said meanwhile is heard only now.
+        self._looked = now
+        for host in self.hosts:
+            code = self._exit_code(host)
+            if code is None:
+                self._end_if_silent(host, now)
+            elif self.control.result() is not None:
+                return
+            elif host.name not in self.lost:
+                self._note_exit(host, code)
+            elif not self.interrupts and now > self.lost[host.name]:
+                self._bring_back(host)
+        if self.interrupts and self.lost and not self._can_train():
+            # The others wait for machines that nobody brings back, and cannot save.
+            name = next(iter(self.lost))
+            raise SystemFault(f"{name}: the machine was lost{self._advice()}")
+
+    def _end_if_silent(self, host: Host, now: float) -> None:
+        """Kill an agent that was stopped for good: it would never say how its workers fare."""
+        agent = self.agents[host.name]
+        beat = self.control.last_beat(host.name, agent.start)
+        if beat != agent.beat:
+            agent.beat, agent.heard = beat, now
+        silence = now - agent.heard
+        if silence > (SECONDS_TO_COME_UP if beat is None else SECONDS_OF_SILENCE):
+            name = host.name or socket.gethostname()
+            reason = f"its agent did not move for {silence:.0f} s (stopped, or the machine hangs)"
+            self.control.post_failure(Failure(name, None, None, reason, time.time()))
+            agent.process.kill()
+            agent.heard = now
+
+    def _let_leave(self) -> None:
+        """All is done; who does not leave is not waited for for ever."""
+        deadline = time.monotonic() + SECONDS_TO_LEAVE
+        while any(self._exit_code(host) is None for host in self.hosts):
+            if time.monotonic() > deadline or self.interrupts > 1:
+                return
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _note_exit(self, host: Host, code: int) -> None:
         """Tell whether an agent that is gone is gone for good, or with its machine."""
-        over = self.board.given_up()
-        if over is None and not self.board.was_up(host.name):
+        over = self.control.given_up()
+        if over is None and self.control.last_beat(host.name, start=0) is None:
             there = f"ssh {host.name} " if host.name else ""
             raise UserError(
                 f"{host.name or 'the agent'} did not come up (exit {code}); try "
@@ -166,7 +178,9 @@ class Launcher:
             )
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
-        self.board.post_failure(Failure(host.name, None, None, "the machine was lost", time.time()))
+        self.control.post_failure(
+            Failure(host.name, None, None, "the machine was lost", time.time())
+        )
         if self.interrupts:
             say(f"{host.name} is lost (exit {code})")
         else:
@@ -176,7 +190,7 @@ class Launcher:
     def _bring_back(self, host: Host) -> None:
         """Try to start a lost machine's agent, once what is running has been saved."""
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
-        if not _answers(host.name):
+        if not answers(host.name):
             return
         self._save_first()
         if self.interrupts:
@@ -187,9 +201,9 @@ class Launcher:
 
     def _save_first(self) -> None:
         """A joining machine restarts all workers; let nothing be lost by it."""
-        number = self.board.ask_to_save()
+        number = self.control.ask_to_save()
         deadline = time.monotonic() + SECONDS_TO_SAVE
-        while self.board.saves_answered() < number:
+        while self.control.saves_answered() < number:
             if self.interrupts or not self._can_train():
                 return
             if time.monotonic() > deadline:
@@ -209,7 +223,7 @@ class Launcher:
         cause = over
         if cause is None or cause.is_echo:
             # What an agent heard of last need not be what happened first.
-            cause = first_cause(self.board.failures_of_life()) or over
+            cause = first_cause(self.control.failures_of_attempt()) or over
         if cause and cause.is_mistake:
             raise UserError(str(cause))
         what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"
@@ -220,7 +234,13 @@ class Launcher:
         return f"\nresume the run with: {line}" if line else ""
 
     def _exit_code(self, host: Host) -> int | None:
-        return self.agents[host.name].poll()
+        return self.agents[host.name].process.poll()
+
+    def _tell_forgery(self, name: str) -> None:
+        say(
+            f"somebody without the run's secret wrote the notice {name!r} to its control store at "
+            f"{self.endpoint}; it is not heeded"
+        )
 
     def _start(self, host: Host) -> None:
         """Start a host's agent; it must be the main thread that does, for they die together."""
@@ -231,7 +251,9 @@ class Launcher:
         else:
             command = python
         several = len(self.hosts) > 1
-        agent = subprocess.Popen(
+        before = self.agents.get(host.name)
+        start = before.start + 1 if before else 0
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if several else None,
@@ -239,18 +261,18 @@ class Launcher:
             start_new_session=True,  # Ctrl-C is for the launcher alone.
         )
         if several:
-            threading.Thread(target=_stream, args=(host.name, agent), daemon=True).start()
-        assert agent.stdin
-        try:
-            agent.stdin.write(self._orders(host).to_line().encode())
-            agent.stdin.flush()
-        except BrokenPipeError:
-            pass  # Its exit code will tell.
-        self.agents[host.name] = agent
+            threading.Thread(target=_stream, args=(host.name, process), daemon=True).start()
+        assert process.stdin
+        # A pipe that is broken already is told by the exit code.
+        with suppress(BrokenPipeError):
+            process.stdin.write(self._orders(host, start).to_line().encode())
+            process.stdin.flush()
+        self.agents[host.name] = RunningAgent(process, start, time.monotonic())
 
-    def _orders(self, host: Host) -> Orders:
+    def _orders(self, host: Host, start: int) -> Orders:
         return Orders(
             host=host.name,
+            start=start,
             peers=[one.name for one in self.hosts if one.name != host.name],
             workers=host.workers,
             min_workers=self.min_workers,
@@ -281,30 +303,17 @@ class Launcher:
 
     def _end_all(self) -> None:
         """Close every agent's standard input, which ends it and its workers."""
-        for agent in self.agents.values():
-            if agent.stdin:
-                try:
-                    agent.stdin.close()
-                except BrokenPipeError:
-                    continue
-        for agent in self.agents.values():
+        processes = [agent.process for agent in self.agents.values()]
+        for process in processes:
+            if process.stdin:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
+        deadline = time.monotonic() + SECONDS_TO_END
+        for process in processes:
             try:
-                agent.wait(timeout=10)
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                agent.kill()
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        def count(_: int, __: FrameType | None) -> None:
-            self.interrupts += 1
-
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, count) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
+                process.kill()
 
 
 def _listen(address: str, port: int) -> tuple[TCPStore, str]:
@@ -325,14 +334,6 @@ def _listen(address: str, port: int) -> tuple[TCPStore, str]:
         master_listen_fd=listener.detach(),
     )
     return store, f"{address}:{port}"
-
-
-def _answers(name: str) -> bool:
-    """Whether a host can be reached."""
-    try:
-        return subprocess.run([*SSH, name, "true"], capture_output=True, timeout=15).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
 
 
 def _stream(name: str, agent: subprocess.Popen[bytes]) -> None:

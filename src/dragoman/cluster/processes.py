@@ -3,9 +3,7 @@
 import json
 import os
 import socket
-import threading
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,13 +14,19 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from dragoman.child_process import PARENT, die_with_parent
-from dragoman.cluster.board import ADDRESS_VARIABLE, LIFE_VARIABLE, launched_board
+from dragoman.cluster.control_store import (
+    ADDRESS_VARIABLE,
+    ATTEMPT_VARIABLE,
+    launched_control_store,
+)
 from dragoman.cluster.network import interface_seen_by, route_over, route_to
+from dragoman.cluster.signed_store import SignedStore
 from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import DistributedSettings
 from dragoman.errors import Unreachable, UserError
 
 KNOCK_SECONDS = 5.0
+KNOCKS_AT_ONCE = 128  # Of strangers, who may try every port they find.
 LAUNCHER_SETTINGS = ("port", "min_workers", "wait_seconds", "max_restarts")
 
 
@@ -109,12 +113,16 @@ def join_workers(settings: DistributedSettings) -> Workers:
     is_shared = world.local_count > max(1, torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and not is_shared else "gloo"
     timeout = timedelta(seconds=settings.timeout_seconds)
-    if board := launched_board():
+    if control := launched_control_store():
         # The launcher's store, so that no training machine is indispensable.
-        store = board.store_of(os.environ[LIFE_VARIABLE])
-        check_reachable(world.local_rank, store, timeout)
+        attempt = os.environ[ATTEMPT_VARIABLE]
+        check_reachable(world.local_rank, control.notices_of(attempt), timeout)
         distributed.init_process_group(
-            backend, store=store, rank=world.rank, world_size=world.count, timeout=timeout
+            backend,
+            store=control.group_store(attempt),
+            rank=world.rank,
+            world_size=world.count,
+            timeout=timeout,
         )
     else:
         with told_once_per_machine():
@@ -175,18 +183,16 @@ def _choose_interface(asked: str) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface_seen_by(machines, master)
 
 
-def check_reachable(local_rank: int, store: Any, timeout: timedelta) -> None:
+def check_reachable(local_rank: int, notices: SignedStore, timeout: timedelta) -> None:
     """Let the first worker of every machine knock at all others; name those that do not answer."""
     if local_rank:
         return
     address = os.environ[ADDRESS_VARIABLE]
     own, machines = int(os.environ["GROUP_RANK"]), int(os.environ["GROUP_WORLD_SIZE"])
-    with socket.create_server((address, 0)) as door:
-        threading.Thread(target=_answer_knocks, args=(door,), daemon=True).start()
-        store.set(f"door/{own}", json.dumps([host_name(), address, door.getsockname()[1]]))
-        _wait_for_machines("door", machines, store, timeout)
-        for place in range(machines):
-            host, other, port = json.loads(store.get(f"door/{place}"))
+    # The kernel answers knocks for as long as they fit into the queue, which nobody empties.
+    with socket.create_server((address, 0), backlog=KNOCKS_AT_ONCE + machines) as door:
+        notices.post(f"door/{own}", [host_name(), address, door.getsockname()[1]])
+        for host, other, port in _hear_from_machines("door", machines, notices, timeout):
             try:
                 socket.create_connection((other, port), timeout=KNOCK_SECONDS).close()
             except OSError as error:
@@ -194,28 +200,24 @@ def check_reachable(local_rank: int, store: Any, timeout: timedelta) -> None:
                     f"{host_name()} ({address}) cannot reach {host} at {other}: {error}; "
                     "if that is the wrong network, set distributed.interface"
                 ) from None
-        store.set(f"knocked/{own}", "")
-        _wait_for_machines("knocked", machines, store, timeout)
+        notices.post(f"knocked/{own}", True)
+        _hear_from_machines("knocked", machines, notices, timeout)
 
 
-def _wait_for_machines(sign: str, machines: int, store: Any, timeout: timedelta) -> None:
+def _hear_from_machines(
+    sign: str, machines: int, notices: SignedStore, timeout: timedelta
+) -> list[Any]:
     """Wait for a sign of every machine; one may have died since the agents met."""
-    try:
-        store.wait([f"{sign}/{place}" for place in range(machines)], timeout)
-    except distributed.DistStoreError:
-        missing = [place for place in range(machines) if not store.check([f"{sign}/{place}"])]
-        names = [store.get(f"machine/{place}").decode() for place in missing]
+    heard = notices.wait([f"{sign}/{place}" for place in range(machines)], timeout)
+    missing = [place for place in range(machines) if f"{sign}/{place}" not in heard]
+    if missing:
+        names = [notices.read(f"machine/{place}") or f"machine {place}" for place in missing]
         # No UserError: the launcher tries again, perhaps without them.
         raise TimeoutError(
             f"nothing was heard from {', '.join(names)} for {timeout.total_seconds():.0f} s "
             "(distributed.timeout_seconds)"
-        ) from None
-
-
-def _answer_knocks(door: socket.socket) -> None:
-    with suppress(OSError):
-        while True:
-            door.accept()[0].close()
+        )
+    return list(heard.values())
 
 
 def host_name() -> str:

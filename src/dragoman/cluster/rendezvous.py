@@ -76,6 +76,16 @@ class HeardState(_BackendRendezvousStateHolder):
         self._state.last_heartbeats = {node: beats[node] for node in self._state.last_heartbeats}
 
 
+class Meetings(DynamicRendezvousHandler):
+    """One machine's part in a rendezvous, which knows which one it was."""
+
+    round = 0  # Of the last meeting; no two have the same.
+
+    def _get_store(self) -> Any:
+        self.round = self._state_holder.state.round
+        return super()._get_store()
+
+
 def make_handler(
     backend: SignedRendezvous,
     store: Any,
@@ -83,7 +93,7 @@ def make_handler(
     address: str,
     machines: tuple[int, int],
     wait_seconds: float,
-) -> DynamicRendezvousHandler:
+) -> Meetings:
     """One machine's part in a rendezvous of so many machines, at least and at most."""
     timeout = RendezvousTimeout(
         join=timedelta(seconds=wait_seconds), last_call=timedelta(seconds=LAST_CALL_SECONDS)
@@ -92,4 +102,4 @@ def make_handler(
     settings = RendezvousSettings(run_id, *machines, timeout, keep_alive, KEEP_ALIVE_ATTEMPTS)
     node = _NodeDesc(address, os.getpid(), 0)
     holder = HeardState(backend, settings)
-    return DynamicRendezvousHandler(node, settings, backend.name, store, holder)
+    return Meetings(node, settings, backend.name, store, holder)

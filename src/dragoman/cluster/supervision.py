@@ -1,4 +1,4 @@
-"""A worker's side of supervision: it shows life, hears requests, says why it fails."""
+"""A worker's side of supervision: it shows that it is alive, hears requests, says why it fails."""
 
 import json
 import os
@@ -15,27 +15,25 @@ import torch.distributed as distributed
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
-from dragoman.cluster.board import (
+from dragoman.cluster.control_store import (
     HEARTBEAT_VARIABLE,
-    Board,
-    Failure,
-    Life,
-    describe_error,
-    is_echo,
-    launched_board,
+    Attempt,
+    ControlStore,
+    launched_control_store,
 )
+from dragoman.cluster.failures import describe_error, is_echo, read_failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.world import World, read_world
-from dragoman.errors import MISTAKES, SystemFault, is_lack_of_memory
+from dragoman.errors import SystemFault, is_disk_full, is_lack_of_memory, is_mistake
 
 SECONDS_BETWEEN_BEATS = 0.25
-SECONDS_BETWEEN_LOOKS = 1.0  # At the board, which is on another machine.
+SECONDS_BETWEEN_LOOKS = 1.0  # At the control store, which is on another machine.
 SECONDS_TO_ASK = timedelta(seconds=2)  # Whether another worker has told what ends this one.
 BEAT_BYTES = 64  # Every beat takes the place of the one before.
 
 
 class Supervision:
-    """Beats a heart for the agent and reads the launcher's board, in the background.
+    """Beats a heart for the agent and reads the launcher's control store, in the background.
 
     Without a launcher (a run alone, under torchrun or srun) it does nothing.
     """
@@ -45,70 +43,75 @@ class Supervision:
         self.step: int | None = None
         self.is_asked_to_stop = False
         self.saves_asked = 0
-        self._board: Board | None = launched_board()
+        self._control: ControlStore | None = launched_control_store()
         self._has_failed = False
         self._ended = threading.Event()
-        if self._board:
-            self.saves_asked = self._board.saves_asked()
+        if self._control:
+            self.saves_asked = self._control.saves_asked()
             path = Path(os.environ[HEARTBEAT_VARIABLE]) / os.environ["LOCAL_RANK"]
             self._heart = os.open(path, os.O_WRONLY | os.O_CREAT)
-            # Apart: the board does not answer while a link is cut, and the heart beats on.
+            # Apart: the control store does not answer while a link is cut, and the heart beats on.
             threading.Thread(target=self._live, daemon=True).start()
-            threading.Thread(target=self._listen, args=(self._board,), daemon=True).start()
+            threading.Thread(target=self._listen, args=(self._control,), daemon=True).start()
 
     @property
     def is_launched(self) -> bool:
         """Whether a launcher started this worker."""
-        return self._board is not None
+        return self._control is not None
 
     def note_step(self, step: int) -> None:
         """Take note of where training is; if this process is killed, its agent still knows."""
         self.step = step
-        if self._board:
+        if self._control:
             self._beat()
 
     def note_saved(self, number: int) -> None:
         """Tell the launcher that the checkpoint it asked for is on disk."""
-        if self._board:
-            self._board.note_saved(number)
+        if self._control:
+            self._control.note_saved(number)
 
-    def post_result(self, result: str) -> None:
-        """Tell the launcher what a job came to."""
-        if self._board:
-            self._board.post_result(result)
+    def conclude(self, workers: Workers, result: str) -> None:
+        """Tell the launcher that all workers have done their work, and what it came to.
+
+        Whatever happens to a worker from here on, nothing is done again.
+        """
+        if self._control and workers.is_first:
+            self._control.post_result(result)
+        workers.gather([0.0])  # Nobody leaves before that is said.
 
     def post_failure(self, error: BaseException) -> None:
         """Say once why this worker fails, before its end makes others fail."""
-        if self._board is None or self._has_failed:
+        if self._control is None or self._has_failed:
             return
         self._has_failed = True
         failure = describe_error(error, self.worker, self.step)
-        # What comes back at the same step in another life will come back for ever.
-        earlier = self._board.failures()[: self._board.failures_before_rendezvous()]
+        # What comes back at the same step in another attempt will come back for ever.
+        earlier = self._control.failures()[: self._control.failures_before_rendezvous()]
         comes_back = not failure.is_echo and any(
             (failure.step, failure.reason) == (one.step, one.reason) for one in earlier
         )
-        self._board.post_failure(failure)
+        self._control.post_failure(failure)
         if failure.is_final or comes_back:
-            self._board.give_up(failure)
+            self._control.give_up(failure)
 
-    def begin_life(self, workers: Workers) -> Life | None:
-        """Take note of a new life with these workers; None without a launcher."""
-        if self._board is None:
+    def begin_attempt(self, workers: Workers) -> Attempt | None:
+        """Take note of a new attempt with these workers; None without a launcher."""
+        if self._control is None:
             return None
         hosts = list(dict.fromkeys(workers.hosts))
-        mine = asdict(self._board.begin_life(hosts)) if workers.is_first else None
-        life = workers.broadcast(mine)
-        cause = Failure(**life["cause"]) if life["cause"] else None
-        return Life(**{**life, "cause": cause})
+        mine = asdict(self._control.begin_attempt(hosts)) if workers.is_first else None
+        attempt = workers.broadcast(mine)
+        cause = read_failure(attempt["cause"]) if attempt["cause"] else None
+        return Attempt(**{**attempt, "cause": cause})
 
     def end(self) -> None:
-        """Stop beating."""
+        """Hear no more requests; the heart beats until the process is gone."""
         self._ended.set()
 
     def _live(self) -> None:
-        while not self._ended.wait(SECONDS_BETWEEN_BEATS):
+        while True:
             self._beat()
+            time.sleep(SECONDS_BETWEEN_BEATS)
 
     def _beat(self) -> None:
         beat = json.dumps({"step": self.step, "monotonic": time.monotonic()})
@@ -116,16 +119,16 @@ class Supervision:
         with suppress(OSError):
             os.pwrite(self._heart, beat.ljust(BEAT_BYTES).encode(), 0)
 
-    def _listen(self, board: Board) -> None:
+    def _listen(self, control: ControlStore) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_LOOKS):
-            self._look(board)
+            self._look(control)
 
-    def _look(self, board: Board) -> None:
+    def _look(self, control: ControlStore) -> None:
         try:
-            self.is_asked_to_stop = board.is_asked_to_stop()
-            self.saves_asked = board.saves_asked()
+            self.is_asked_to_stop = control.is_asked_to_stop()
+            self.saves_asked = control.saves_asked()
         except distributed.DistNetworkError:
-            # The board does not come back, and nobody would hear of what this worker does.
+            # The control store does not come back, and nobody would hear of what this worker does.
             if not self._ended.is_set():
                 os._exit(1)
 
@@ -139,7 +142,7 @@ def supervised() -> Iterator[Supervision]:
         yield supervision
     except BaseException as error:
         supervision.post_failure(error)
-        is_clear = isinstance(error, (*MISTAKES, SystemFault, TimeoutError))
+        is_clear = _is_told_in_a_line(error) or isinstance(error, TimeoutError)
         if supervision.is_launched and (is_clear or is_echo(error) or is_lack_of_memory(error)):
             # The launcher tells the cause once; echoes and repetitions would only hide it.
             sys.exit(1)
@@ -150,6 +153,10 @@ def supervised() -> Iterator[Supervision]:
         supervision.end()
 
 
+def _is_told_in_a_line(error: BaseException) -> bool:
+    return is_mistake(error) or is_disk_full(error) or isinstance(error, SystemFault)
+
+
 def _leave_if_told(error: BaseException, world: World) -> None:
     """Under torchrun or Slurm: let one worker tell what many meet, and no echo have a traceback."""
     store = PrefixStore("dragoman", _get_default_store())
@@ -158,7 +165,7 @@ def _leave_if_told(error: BaseException, world: World) -> None:
             if store.check(["told"]):
                 sys.exit(1)
         raise SystemFault("lost touch with another worker; look for what it said") from None
-    if not isinstance(error, (*MISTAKES, SystemFault)):
+    if not _is_told_in_a_line(error):
         return
     with suppress(RuntimeError):
         is_first = store.compare_set("told", "", str(world.rank)) == str(world.rank).encode()
@@ -169,4 +176,4 @@ def _leave_if_told(error: BaseException, world: World) -> None:
             with suppress(distributed.DistStoreError):
                 store.wait(places, SECONDS_TO_ASK)
         if not is_first:
-            sys.exit(1 if isinstance(error, SystemFault) else 2)
+            sys.exit(2 if is_mistake(error) else 1)

@@ -15,7 +15,7 @@ import psutil
 import torch
 
 from dragoman import __version__
-from dragoman.cluster.board import COMMAND_VARIABLE
+from dragoman.cluster.control_store import COMMAND_VARIABLE
 from dragoman.documents import encode, read_document
 from dragoman.errors import UserError
 from dragoman.files import write_whole

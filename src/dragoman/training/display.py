@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from dragoman.console import SECONDS_BETWEEN_LINES, say
+from dragoman.console import SECONDS_BETWEEN_LINES, printable, say, unfailing
 from dragoman.records import Evaluation, TrainStep
 from dragoman.training.evaluator import Evaluated, Sample
 
@@ -45,19 +45,22 @@ class Display:
     def start(self) -> None:
         """Take over the terminal, if there is one."""
         if self._live:
-            self._live.start()
+            with unfailing():
+                self._live.start()
 
     def say(self, message: str, *, log_only: bool = False) -> None:
         """Tell one line, on the screen too unless the live display has it already."""
         if not self._log:
             return
+        message = printable(message)
         with suppress(OSError):  # A full disk must not end a run; the screen still tells.
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
             self._log.flush()
         if self._is_shown and not self._live:
             say(message)
         elif self._live and not log_only:
-            self._live.console.print(message, highlight=False, markup=False)
+            with unfailing():
+                self._live.console.print(message, highlight=False, markup=False)
 
     def step(self, step: int, line: TrainStep) -> None:
         """Show a training step."""
@@ -70,7 +73,7 @@ class Display:
         rate = line.target_tokens / line.seconds
         status.tokens_per_second += weight * (rate - status.tokens_per_second)
         if self._live:
-            self._live.update(_panel(self._title, status))
+            self._show(self._live)
         elif time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             left = status.seconds_left()
@@ -92,7 +95,7 @@ class Display:
             log_only=True,
         )
         if self._live:
-            self._live.update(_panel(self._title, self._status))
+            self._show(self._live)
         else:
             for sample in one.samples[:2]:
                 self.say(f"    {sample.source}  ->  {sample.translation}")
@@ -100,11 +103,17 @@ class Display:
     def stop(self) -> None:
         """Give the terminal back."""
         if self._live:
-            self._live.stop()
+            with unfailing():
+                self._live.stop()
         if self._log:
             with suppress(OSError):
                 self._log.close()
             self._log = None
+
+    def _show(self, live: Any) -> None:
+        panel = _panel(self._title, self._status)
+        with unfailing():
+            live.update(panel)
 
 
 def _duration(seconds: float) -> str:
@@ -158,5 +167,6 @@ def _panel(title: str, status: Status) -> Any:
         parts.append(table)
     for sample in status.samples:
         for text, style in ((sample.source, "dim"), (f"  {sample.translation}", "green")):
-            parts.append(Text(text, style=style, overflow="ellipsis", no_wrap=True))
+            shown = Text(printable(text), style=style, overflow="ellipsis", no_wrap=True)
+            parts.append(shown)
     return Panel(Group(*parts), title=title, title_align="left", border_style="cyan")

@@ -1,4 +1,4 @@
-"""The beginning of every life of a run: find it, load it everywhere, agree, announce it."""
+"""The beginning of every attempt of a run: find it, load it everywhere, agree, announce it."""
 
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import torch
 
 from dragoman.cluster.agreement import Facts, agree
-from dragoman.cluster.board import PART_OF_TIMEOUT, Life
+from dragoman.cluster.control_store import PART_OF_TIMEOUT, Attempt
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import Config
 from dragoman.corpus.store import PreparedCorpus
@@ -39,10 +39,10 @@ class Opening:
         run: RunFolder,
         corpus: PreparedCorpus,
         workers: Workers,
-        life: Life | None,
+        attempt: Attempt | None,
     ) -> None:
         self.config, self.run, self.corpus, self.workers = config, run, corpus, workers
-        self.life = life
+        self.attempt = attempt
         self.progress = Progress()
         self.checkpoint: str | None = None
         self.writers: list[int] = []
@@ -57,7 +57,7 @@ class Opening:
         found = None
         if writes:
             refuse_other_things(run)
-            is_restart = self.life is not None and self.life.number > 0
+            is_restart = self.attempt is not None and self.attempt.number > 0
             patience = PART_OF_TIMEOUT * self.config.distributed.timeout_seconds
             hold(run, at_end, patience if is_restart else 0.0)
         # Before anything is written: a start that is refused leaves no run behind. Checkpoints are
@@ -94,11 +94,11 @@ class Opening:
             rows_per_device=self.progress.rows_per_device,
             checkpoint=self.checkpoint,
         )
-        life = self.life
+        attempt = self.attempt
         if not self.checkpoint and not recorder.has_history:
             recorder.event("start", step, beginning)
-        elif life and life.number:
-            reason, lost, joined = life.reason, tuple(life.lost), tuple(life.joined)
+        elif attempt and attempt.number:
+            reason, lost, joined = attempt.reason, tuple(attempt.lost), tuple(attempt.joined)
             again = replace(beginning, reason=reason, lost=lost, joined=joined)
             recorder.event("restart", step, again)
             for name in lost:

@@ -43,7 +43,7 @@ class Recorder:
 
     @property
     def has_history(self) -> bool:
-        """Whether an earlier life of the run wrote anything down; false if this does not write."""
+        """Whether an earlier attempt wrote anything down; false if this worker does not write."""
         return self.writes and self._metrics.has_history
 
     def say(self, message: str) -> None:

@@ -25,14 +25,18 @@ def choose_writers(run: RunFolder, workers: Workers) -> list[int]:
     mark = run.path / f"{prefix}{workers.rank}"
     if workers.is_first_on_host:
         run.path.mkdir(parents=True, exist_ok=True)
-    try:
-        if workers.is_first_on_host:
+        try:
             mark.touch()
+        except OSError as error:
+            error.filename = str(run.path)  # The mark has another name every time.
+            raise
+    try:
         workers.gather([0.0])  # All marks are there before anyone looks,
         ranks = [int(path.name.removeprefix(prefix)) for path in run.path.glob(f"{prefix}*")]
         workers.gather([0.0])  # and everyone has looked before any is removed.
     finally:
-        mark.unlink(missing_ok=True)
+        if workers.is_first_on_host:
+            mark.unlink(missing_ok=True)
     return [int(writer) for (writer,) in workers.gather([min(ranks)])]
 
 

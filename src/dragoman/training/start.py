@@ -4,7 +4,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from dragoman.cluster.launch import Host, Job, launch
+from dragoman.cluster.hosts import Host
+from dragoman.cluster.launch import Job, launch
 from dragoman.cluster.processes import join_workers
 from dragoman.cluster.supervision import supervised
 from dragoman.config import Config
@@ -21,8 +22,6 @@ def train(config: Config, name: str) -> Stop | None:
         workers = join_workers(config.distributed)
         refuse_impossible(config.training.precision, workers.device)
         stop = Trainer(config, new_run(name), workers, supervision).run()
-        if workers.is_first:
-            supervision.post_result(stop.name)
         workers.leave()
         return None if supervision.is_launched else stop
 
@@ -31,10 +30,8 @@ def train_on(hosts: Sequence[Host], config: Config, name: str) -> Stop:
     """Train on several workers, here or on other machines, until the run is over."""
     run = new_run(name)
     job = Job(
-        command=["-m", "dragoman", "train", "{config}", "--run", str(run.path.absolute())],
+        command=["-m", "dragoman", "train", "--run", str(run.path.absolute())],
         config=dump_config(config, with_defaults=False),
         command_line=shlex.join(["dragoman", *sys.argv[1:]]),
     )
-    result = launch(hosts, job, config.distributed)
-    assert result, "worker 0 ended without a result"
-    return Stop[result]
+    return Stop[launch(hosts, job, config.distributed)]

@@ -4,16 +4,15 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
-from types import FrameType
 from typing import cast
 
 from dragoman.config import TrainingSettings
 from dragoman.console import say, show_cursor
 from dragoman.records import EndReason
+from dragoman.stop_signals import stop_signals_caught
 
 
 class Stop(IntEnum):
@@ -59,28 +58,21 @@ class Best:
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM ask for a clean end; a second one ends at once."""
+    """Ctrl-C, SIGTERM and SIGHUP ask for a clean end; a second one ends at once."""
 
     def __init__(self) -> None:
         self.requested: str | None = None
 
-    @contextmanager
-    def caught(self) -> Iterator[None]:
+    def caught(self) -> AbstractContextManager[None]:
         """Catch the signals for the time of a block."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._handle) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
+        return stop_signals_caught(self._handle)
 
-    def _handle(self, number: int, _: FrameType | None) -> None:
+    def _handle(self, number: signal.Signals) -> None:
         if self.requested:
             # Files appear whole or not at all, so that leaving at once does no damage.
             show_cursor()
             os._exit(128 + number)
-        self.requested = signal.Signals(number).name
+        self.requested = number.name
         say(f"{self.requested}: finishing the step and saving; once more to leave at once")
 
 

@@ -64,16 +64,16 @@ class Trainer:
     def run(self) -> Stop:
         """Train until a reason to stop; everything is saved when this returns."""
         with self._signals_caught(), ExitStack() as at_end:
-            life = self.supervision.begin_life(self.workers)
-            # The life before may have left a request unanswered.
-            self.saves_made = life.saves_answered if life else 0
-            opening = Opening(self.config, self.folder, self.parts.corpus, self.workers, life)
+            attempt = self.supervision.begin_attempt(self.workers)
+            # The attempt before may have left a request unanswered.
+            self.saves_made = attempt.saves_answered if attempt else 0
+            opening = Opening(self.config, self.folder, self.parts.corpus, self.workers, attempt)
             self.recorder = opening.open(self.model, self.step, at_end)
             self.progress = opening.progress
             self.stopwatch = Stopwatch(self.progress.seconds)
             stop = self._agree(self._reason_to_stop())
             if stop is not Stop.NO and not self.progress.owes_evaluation:
-                self._say_end(stop)
+                self._conclude(stop)
                 return stop
             try:
                 self._begin(opening, at_end)
@@ -88,7 +88,7 @@ class Trainer:
                 raise
 
     def _begin(self, opening: Opening, at_end: ExitStack) -> None:
-        """Announce this life of the run and get everything ready for its first step."""
+        """Announce this attempt of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
         device = kind_of(workers.device, config.training.kernels)
         if progress.device != device:
@@ -128,7 +128,7 @@ class Trainer:
             raise SystemFault(f"{failure}; fix that, and the same command resumes the run")
         end = End(stop.reason, self.signals.requested)
         self.recorder.event("stop", self.progress.step, end)
-        self._say_end(stop)
+        self._conclude(stop)
         return stop
 
     def _pause(self, stop: Stop, saves_asked: int) -> Stop:
@@ -142,7 +142,7 @@ class Trainer:
         scores = None
         progress = self.progress
         is_due = self._is_due(self.config.evaluation.every_steps) or progress.owes_evaluation
-        # Who sends a signal does not wait long; the next life evaluates what this one owes.
+        # Who sends a signal does not wait long; the next attempt evaluates what this one owes.
         progress.owes_evaluation = stop is Stop.SIGNAL and (is_due or bool(self._limit()))
         if stop is not Stop.SIGNAL and (stop is not Stop.NO or is_due):
             try:
@@ -307,7 +307,9 @@ class Trainer:
     def _is_due(self, every_steps: int) -> bool:
         return self.progress.step % every_steps == 0
 
-    def _say_end(self, stop: Stop) -> None:
+    def _conclude(self, stop: Stop) -> None:
+        """All is on every disk: tell the launcher, then everybody."""
+        self.supervision.conclude(self.workers, stop.name)
         step, training = self.progress.step, self.config.training
         if stop is Stop.SIGNAL:
             asker = f" by {self.signals.requested}" if self.signals.requested else ""
