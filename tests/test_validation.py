@@ -68,6 +68,14 @@ def test_the_place_of_a_problem_is_named() -> None:
         document.fields("a").keys(HASH, "checksum")
 
 
+def test_another_format_is_no_damage() -> None:
+    Fields({"format": 1}, "a file", FIX).require_format(1)
+    with pytest.raises(UserError, match=f"^a file has format 2, this Dragoman reads 1; {FIX}$"):
+        Fields({"format": 2}, "a file", FIX).require_format(1)
+    with pytest.raises(UserError, match="a file is damaged: format must be a whole number"):
+        Fields({"format": [2]}, "a file", FIX).require_format(1)
+
+
 def test_items_of_a_list_are_read_by_their_places() -> None:
     names = fields(["one", "two"]).list("key")
     assert [names.text(place) for place in names] == ["one", "two"]

@@ -1,5 +1,6 @@
 """Every setting on one page: one frozen dataclass per TOML table."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 LARGEST_BEAM, LARGEST_PATIENCE = 1_000, 10  # Nobody wants more, and memory runs out before.
 LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is no number any more.
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
+SET_NAME = re.compile(r"(?![.])[\w.-]*\w[\w.-]*")  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
 
 

@@ -10,13 +10,15 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dragoman.config import Config
 from dragoman.contradictions import contradictions
 from dragoman.errors import UserError
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1  # Of TOML, and of most that reads a setting.
+
+Section = TypeVar("Section")
 
 
 class ConfigError(UserError):
@@ -51,6 +53,17 @@ def load_saved_config(path: Path) -> Config:
     if problems:
         raise ConfigError(str(path), problems)
     return config
+
+
+def read_saved_section(kind: type[Section], table: Mapping[str, Any], name: str) -> Section:
+    """Read a section that was saved with every setting given, its paths as they are."""
+    problems = [
+        f"{name}.{item.name} is missing" for item, _ in settings_of(kind) if item.name not in table
+    ]
+    section: Section = _Reader(None, problems).section(kind, table, name)
+    if problems:
+        raise ConfigError(name, problems)
+    return section
 
 
 def dump_config(config: Config, *, with_defaults: bool = True) -> str:
@@ -120,14 +133,14 @@ def _apply_override(table: dict[str, Any], override: str) -> list[str]:
 class _Reader:
     """Turns tables into dataclasses, collecting problems instead of stopping at the first."""
 
-    def __init__(self, base: Path, problems: list[str]) -> None:
+    def __init__(self, base: Path | None, problems: list[str]) -> None:
         self.base = base
         self.problems = problems
 
     def section(self, kind: type, table: Any, name: str) -> Any:
         """Read one table as the dataclass `kind`."""
         if not isinstance(table, dict):
-            self.problems.append(f"{name} must be a table, not {_toml(table)}")
+            self.problems.append(f"{name} must be a table, not {_shown(table)}")
             table = {}
         known = {item.name: (item, hint) for item, hint in settings_of(kind)}
         for key in table.keys() - known.keys():
@@ -169,6 +182,8 @@ class _Reader:
         """Where a path leads that is relative to the config, or to somebody's home."""
         if "\0" in value:
             self._wrong(name, value, "a path without null characters")
+        if self.base is None:
+            return value
         try:
             return str(self.base / Path(value).expanduser())
         except RuntimeError:
@@ -176,7 +191,7 @@ class _Reader:
             return value
 
     def _wrong(self, name: str, value: Any, wanted: str) -> None:
-        self.problems.append(f"{name} must be {wanted}, not {_toml(value)}")
+        self.problems.append(f"{name} must be {wanted}, not {_shown(value)}")
 
     def _check_range(self, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if not isinstance(value, (int, float)):
@@ -231,6 +246,14 @@ def _unknown(key: str, section: str, known: list[str]) -> str:
 
 def _join(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, where what is nested could be nested without end."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if any(isinstance(item, (dict, list)) for item in items):
+        return "a table" if isinstance(value, dict) else "a list"
+    return _toml(value)
 
 
 def _toml(value: Any) -> str:

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 from dragoman.config import (
     SCHEDULES_WITH_END,
+    SET_NAME,
     BatchSettings,
     Config,
     CorpusSettings,
@@ -51,9 +52,10 @@ def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
     for kind, named in (("validation", corpus.validation), ("test", corpus.test)):
         texts += [(f"corpus.{kind}.{name}", text) for name, text in named.items()]
         problems += [
-            f"corpus.{kind}.{name}: a name may hold letters, digits, '-', '_' and '.' only"
+            f"corpus.{kind}.{name}: a name may hold letters, digits, '-', '_' and '.' only, "
+            "and not begin with '.'"
             for name in named
-            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+            if not SET_NAME.fullmatch(name)
         ]
     for name, text in texts:
         if bool(text.source) != bool(text.target):

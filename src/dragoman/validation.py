@@ -111,6 +111,14 @@ class Fields:
             if key not in known:
                 raise self.refusal(f"{self._name(key)} is unknown")
 
+    def require_format(self, known: int) -> None:
+        """Refuse what another Dragoman wrote in another format."""
+        if (written := self.count("format")) != known:
+            where = f"{self._path} of {self._origin}" if self._path else self._origin
+            raise UserError(
+                f"{where} has format {written}, this Dragoman reads {known}; {self._fix}"
+            )
+
     def raw(self) -> Mapping[str, Any]:
         """The values as they stand, for what only compares or copies them."""
         return self._values
