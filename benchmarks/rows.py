@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from dragoman.corpus.manifest import SIDES, FileDigest, PairCounts, identity_of, write_manifest
+from dragoman.corpus.manifest import SIDES, PairCounts, identity_of, write_manifest
 from dragoman.corpus.rows import Position, RowStream
 from dragoman.corpus.store import PairWriter, PreparedCorpus
-from dragoman.files import sha256
+from dragoman.files import digest_of
 
 STEPS = 400
 
@@ -62,10 +62,7 @@ def grow(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
         while writer.pairs < pairs:
             count = min(len(corpus.train), pairs - writer.pairs)
             writer.append(corpus.train.lines(0, count))
-    files = {
-        path.name: FileDigest(path.stat().st_size, sha256(path))
-        for path in (folder / "data").iterdir()
-    }
+    files = {path.name: digest_of(path) for path in (folder / "data").iterdir()}
     added = writer.pairs - len(corpus.train)
     manifest = replace(
         corpus.manifest,

@@ -41,6 +41,7 @@ def test_each_kind_of_value_takes_its_own_and_no_other() -> None:
     assert accepted(lambda one: one.number("key", 0, 2)) == [1.5]
     assert accepted(lambda one: one.flag("key")) == [True]
     assert accepted(lambda one: one.text("key")) == ["text", "", "../up", "a\nb"]
+    assert accepted(lambda one: one.line("key")) == ["text", "", "../up"]
     assert accepted(lambda one: one.text("key", re.compile("t.*"))) == ["text"]
     assert accepted(lambda one: one.file_name("key")) == ["text"]
     assert accepted(lambda one: one.one_of("key", ["text", "other"])) == ["text"]

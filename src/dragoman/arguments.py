@@ -8,13 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 from dragoman import __version__
-from dragoman.config import Precision
+from dragoman.config import QUANTIZATIONS, Precision
 from dragoman.report.whatif import COMPRESSED
-
-QUANTIZATIONS = (
-    *("float32", "float16", "bfloat16", "int16"),
-    *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
-)
 
 PROBLEMS_FOUND = 3
 STOPPED = 4

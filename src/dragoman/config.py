@@ -10,6 +10,10 @@ LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is n
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
 SET_NAME = re.compile(r"(?![.])[\w.-]*\w[\w.-]*")  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
+QUANTIZATIONS = (  # Of an export's weights.
+    *("float32", "float16", "bfloat16", "int16"),
+    *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
+)
 
 
 def setting(

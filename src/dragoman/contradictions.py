@@ -15,6 +15,7 @@ from dragoman.config import (
     shape_of,
 )
 from dragoman.errors import UserError
+from dragoman.validation import LINE
 
 SCHEDULE_NEEDS = {
     "transformer": {"scale", "warmup_steps"},
@@ -57,6 +58,11 @@ def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
             for name in named
             if not SET_NAME.fullmatch(name)
         ]
+    problems += [
+        f"corpus.{side}_language: a label may hold no control characters"
+        for side in ("source", "target")
+        if not LINE.fullmatch(getattr(corpus, f"{side}_language"))
+    ]
     for name, text in texts:
         if bool(text.source) != bool(text.target):
             missing = "target" if text.source else "source"

@@ -1,14 +1,17 @@
 """Files that appear whole or not at all."""
 
+import errno
 import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from dragoman.errors import UserError
+from dragoman.validation import FILE_NAME, HASH, Fields
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -16,7 +19,8 @@ def write_whole(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with naming(path):
         try:
-            with open(aside, "wb") as file:
+            aside.unlink(missing_ok=True)  # Of a killed process; or a link to somewhere else.
+            with open(aside, "xb") as file:
                 file.write(content)
                 flush_to_disk(file)
             aside.replace(path)
@@ -57,6 +61,29 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@dataclass(frozen=True)
+class FileDigest:
+    """What the bytes of a file must be."""
+
+    bytes: int
+    sha256: str
+
+
+def digest_of(path: Path) -> FileDigest:
+    """Describe a file as it is now."""
+    return FileDigest(path.stat().st_size, sha256(path))
+
+
+def read_digests(names: Fields) -> dict[str, FileDigest]:
+    """Read the digests of files by their names, as a document lists them."""
+    digests = {}
+    for name in names.keys(FILE_NAME, "file name"):
+        file = names.fields(name)
+        file.refuse_others(["bytes", "sha256"])
+        digests[name] = FileDigest(file.count("bytes"), file.text("sha256", HASH, "a checksum"))
+    return digests
+
+
 def find_file_damage(path: Path, size: int, checksum: str | None = None) -> str | None:
     """Say how a file differs from the one that was written, if it does."""
     if not path.is_file():
@@ -71,9 +98,18 @@ def find_file_damage(path: Path, size: int, checksum: str | None = None) -> str 
 @contextmanager
 def exclusive(folder: Path, purpose: str) -> Iterator[None]:
     """Hold a folder for one process; the kernel lets go of it when the process dies."""
-    with open(folder / ".lock", "w") as lock:
+    path = folder / ".lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(f"{path} is a symbolic link, which nobody here made; delete it") from None
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{folder}: another process is busy {purpose}; wait for it") from None
         yield
+    finally:
+        os.close(lock)

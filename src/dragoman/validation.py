@@ -12,6 +12,7 @@ from dragoman.errors import UserError
 LARGEST_COUNT = 2**63 - 1
 LARGEST_DOCUMENT = 64 << 20  # Bytes; no file that is read as a whole comes near it.
 FILE_NAME = re.compile(r"(?![.\s])[^/\\\x00-\x1f\x7f-\x9f]{1,200}")  # Leads nowhere else.
+LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")  # Safe to print on a terminal.
 HASH = re.compile(r"[0-9a-f]{64}")  # What `files.sha256` gives.
 _LONGEST_SHOWN = 60
 
@@ -50,6 +51,10 @@ class Fields:
         if pattern and not pattern.fullmatch(value):
             raise self.wrong(key, wanted)
         return value
+
+    def line(self, key: str | int) -> str:
+        """Text without line ends and other control characters, for names and labels."""
+        return self.text(key, LINE, "text without control characters")
 
     def file_name(self, key: str | int) -> str:
         """The name of a file or folder, which leads to no other folder."""

@@ -13,8 +13,8 @@ from dragoman.config import SET_NAME, CleaningSettings, CorpusSettings, Vocabula
 from dragoman.config_file import ConfigError, read_saved_section
 from dragoman.corpus.clean import FILTERS
 from dragoman.errors import UserError
-from dragoman.files import find_file_damage, write_whole
-from dragoman.validation import FILE_NAME, HASH, Fields, load_json
+from dragoman.files import FileDigest, find_file_damage, read_digests, write_whole
+from dragoman.validation import HASH, Fields, load_json
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -81,14 +81,6 @@ class SetCounts:
 
 
 @dataclass(frozen=True)
-class FileDigest:
-    """What the bytes of a file must be."""
-
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Manifest:
     """Everything known about a prepared corpus; docs/corpus.md says what each field means."""
 
@@ -138,9 +130,9 @@ def parse_manifest(document: Fields) -> Manifest:
     document.require_format(FORMAT)
     document.refuse_others(["format", *(field.name for field in fields(Manifest))])
     manifest = Manifest(
-        dragoman=document.text("dragoman"),
+        dragoman=document.line("dragoman"),
         identity=document.text("identity", HASH, "a checksum"),
-        languages=_each(document.fields("languages"), SIDES, Fields.text),
+        languages=_each(document.fields("languages"), SIDES, Fields.line),
         settings=_settings(document.fields("settings")),
         pairs=PairCounts(**_each(document.fields("pairs"), ("raw", "prepared"), Fields.count)),
         filters=_each(document.fields("filters"), list(FILTERS), Fields.count),
@@ -150,7 +142,7 @@ def parse_manifest(document: Fields) -> Manifest:
         length_histogram=_histogram(document.fields("length_histogram")),
         vocabulary=_vocabulary(document.fields("vocabulary")),
         sets=_each(document.fields("sets"), SET_KINDS, _sets),
-        files=_files(document.fields("files")),
+        files=read_digests(document.fields("files")),
         fingerprint=document.text("fingerprint", HASH, "a checksum"),
         data=document.file_name("data"),
     )
@@ -230,16 +222,6 @@ def _sets(inner: Fields, kind: str) -> dict[str, SetCounts]:
         name: SetCounts(**_each(named.fields(name), counted, Fields.count))
         for name in named.keys(SET_NAME, "name of a set")
     }
-
-
-def _files(inner: Fields) -> dict[str, FileDigest]:
-    described = {}
-    for name in inner.keys(FILE_NAME, "file name"):
-        file = inner.fields(name)
-        file.refuse_others(["bytes", "sha256"])
-        checksum = file.text("sha256", HASH, "a checksum")
-        described[name] = FileDigest(file.count("bytes"), checksum)
-    return described
 
 
 def _disagreements(manifest: Manifest) -> Iterator[str]:

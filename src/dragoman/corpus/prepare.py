@@ -21,7 +21,6 @@ from dragoman.corpus.manifest import (
     MANIFEST,
     SIDES,
     STAGES,
-    FileDigest,
     LengthHistogram,
     Manifest,
     PairCounts,
@@ -45,7 +44,15 @@ from dragoman.corpus.store import PairTokens, PairWriter, Shuffler, pack_lines
 from dragoman.corpus.subwords import Subwords, load_subwords, train_subwords
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, resolve_files
 from dragoman.errors import UserError
-from dragoman.files import exclusive, flush_folder, flush_to_disk, naming, sha256, write_whole
+from dragoman.files import (
+    digest_of,
+    exclusive,
+    flush_folder,
+    flush_to_disk,
+    naming,
+    sha256,
+    write_whole,
+)
 
 HISTOGRAM_STEP = 8  # Tokens per bar of the length histogram.
 BUILDING = ".building"
@@ -235,10 +242,7 @@ def _build(
         }
         for kind, named in inputs.sets.items()
     }
-    files = {
-        path.name: FileDigest(path.stat().st_size, sha256(path))
-        for path in sorted(folder.iterdir())
-    }
+    files = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
     prepared_bytes = [
         sum(files[f"train.{side}.{part}"].bytes for part in ("tokens", "offsets")) for side in SIDES
     ]

@@ -1,8 +1,7 @@
 """`dragoman export`: a trained model for other programs, checked before it is handed over."""
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import sentencepiece
@@ -56,11 +55,10 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
         parity = None
         if chosen:
             parity = compare(trained, load_exported(folder).translator.translate, chosen)
-            info = replace(info, parity=asdict(parity))
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
-        write_info(folder, info)
+        write_info(folder, info, asdict(parity) if parity else None)
     _tell(output, info, parity)
     return output
 
@@ -69,11 +67,11 @@ def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder
     from dragoman.inference.ctranslate2_model import read_pieces, write_model
 
     for origin, name in zip(run.subwords, SUBWORDS, strict=True):
-        shutil.copyfile(origin, folder / name)
+        (folder / name).write_bytes(origin.read_bytes())
     source, target = (read_pieces(folder / name) for name in SUBWORDS)
     model = trained.translator.model
     write_model(model, source, target, info.max_tokens, info.quantization, folder)
-    write_info(folder, info)
+    write_info(folder, info, None)
 
 
 def _refuse_disparity(parity: Parity) -> None:
@@ -107,7 +105,6 @@ def _describe(run: RunFolder, trained: TrainedModel, quantization: str) -> Expor
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },
-        parity=None,
     )
 
 

@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.config import CheckpointSettings
 from dragoman.console import say
-from dragoman.errors import UserError
 from dragoman.files import find_file_damage, flush_folder, flush_to_disk, sha256, write_whole
 
 INDEX = "checkpoints.json"
@@ -180,26 +178,9 @@ def read_state(folder: Path, name: str) -> dict[str, Any]:
     return state
 
 
-def read_tensors(folder: Path, name: str, file: str) -> dict[str, Tensor]:
-    """Read the weights or the optimizer's moments of a checkpoint."""
-    path = folder / name / file
-    try:
-        return load_file(path)
-    except (SafetensorError, FileNotFoundError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def average_weights(folder: Path, names: list[str]) -> dict[str, Tensor]:
-    """Mean of the weights of several checkpoints."""
-    total = {key: value.double() for key, value in read_tensors(folder, names[0], WEIGHTS).items()}
-    for name in names[1:]:
-        for key, value in read_tensors(folder, name, WEIGHTS).items():
-            total[key] += value
-    return {key: (value / len(names)).float() for key, value in total.items()}
-
-
 def _flush(path: Path) -> None:
-    path.chmod(0o644)  # safetensors makes files that only their owner can read.
+    # safetensors makes files that only their owner can read; whom the umask lets in may.
+    path.chmod(path.with_name(STATE).stat().st_mode)
     with open(path, "rb") as file:
         flush_to_disk(file)
 
