@@ -16,9 +16,9 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_names_is_untouched(tmp_pat
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / ".lock").symlink_to(precious)
-    with pytest.raises(UserError, match=r"\.lock is a symbolic link.*delete it"):
-        with exclusive(folder, "writing"):
-            pass
+    refused = pytest.raises(UserError, match=r"\.lock is a symbolic link.*delete it")
+    with refused, exclusive(folder, "writing"):
+        pass
     assert precious.read_text() == "kept"
     (folder / ".lock").unlink()
     (folder / ".lock").symlink_to(tmp_path / "new")

@@ -1,6 +1,7 @@
 """What a run was: settings, versions, hardware, command, and how to do it again."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -79,17 +80,22 @@ def reproduce_lines(evidence: Evidence) -> list[str]:
     known = evidence.provenance
     git, corpus = table_of(known.get("git")), table_of(known.get("corpus"))
     lines = []
-    if git.get("commit"):
+    if _is_hash(git.get("commit")):
         lines.append(f"git checkout {git['commit']}  # of Dragoman")
         if git.get("dirty"):
             lines.append("# there were uncommitted changes: the commit alone is not what ran")
     config = shlex.quote(f"{evidence.run}/config.toml")
     again = shlex.quote(f"{evidence.name}-again")
     lines.append(f"dragoman prepare {config}")
-    if corpus.get("identity"):
+    if _is_hash(corpus.get("identity")):
         lines.append(f"# the corpus must have the identity {corpus['identity']}")
     lines.append(f"dragoman train {config} --run {again}{_placement(evidence)}")
     return lines
+
+
+def _is_hash(value: Any) -> bool:
+    """Whether a reader may paste it into a shell."""
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]+", value) is not None
 
 
 def _command(evidence: Evidence) -> list[str]:
