@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dragoman.config import Config
-from dragoman.contradictions import contradictions
+from dragoman.contradictions import contradictions, model_contradictions
 from dragoman.errors import UserError
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1  # Of TOML, and of most that reads a setting.
@@ -50,6 +50,8 @@ def load_saved_config(path: Path) -> Config:
     """Read a config that `dump_config` wrote, where every setting is given."""
     problems: list[str] = []
     config: Config = _Reader(path.resolve().parent, problems).section(Config, _read_toml(path), "")
+    if not problems:
+        problems += model_contradictions(config.model)  # All others were found before training.
     if problems:
         raise ConfigError(str(path), problems)
     return config

@@ -31,7 +31,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
     return [
         *_corpus_contradictions(config.corpus),
         *_vocabulary_contradictions(config.vocabulary, given),
-        *_model_contradictions(config.model),
+        *model_contradictions(config.model),
         *_batch_contradictions(config),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
@@ -94,7 +94,7 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection
     return problems
 
 
-def _model_contradictions(model: ModelSettings) -> list[str]:
+def model_contradictions(model: ModelSettings) -> list[str]:
     shape = shape_of(model)
     if shape.d_model % (2 * shape.heads) == 0:
         return []
