@@ -20,6 +20,7 @@ lint: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/dragoman settings > docs/settings.md
+	$(BIN)/python -m dragoman.run_folder_page > docs/run-folder.md
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -16,7 +16,7 @@ from pathlib import Path
 from dragoman.corpus.manifest import SIDES, PairCounts, identity_of, write_manifest
 from dragoman.corpus.rows import Position, RowStream
 from dragoman.corpus.store import PairWriter, PreparedCorpus
-from dragoman.files import digest_of
+from dragoman.files import describe_file
 
 STEPS = 400
 
@@ -62,7 +62,7 @@ def grow(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
         while writer.pairs < pairs:
             count = min(len(corpus.train), pairs - writer.pairs)
             writer.append(corpus.train.lines(0, count))
-    files = {path.name: digest_of(path) for path in (folder / "data").iterdir()}
+    files = {path.name: describe_file(path) for path in (folder / "data").iterdir()}
     added = writer.pairs - len(corpus.train)
     manifest = replace(
         corpus.manifest,

@@ -6,6 +6,7 @@ No monitor, and of all steps only the two between which the time is taken are wr
 from typing import Any
 
 from dragoman.cli import main
+from dragoman.records import EventKind
 from dragoman.runs.metrics import MetricsLog
 from dragoman.runs.monitor import Monitor
 from train_gpu import CASES, WARM_UP_STEPS
@@ -14,9 +15,9 @@ KEPT = (WARM_UP_STEPS, CASES[0].steps)
 write = MetricsLog.write
 
 
-def write_few(log: MetricsLog, kind: str, step: int, **values: Any) -> None:
+def write_few(log: MetricsLog, kind: EventKind, step: int, *rest: Any) -> None:
     if kind != "train" or step in KEPT:
-        write(log, kind, step, **values)
+        write(log, kind, step, *rest)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Damage as disks, editors and enemies do it, at random but the same for the same seed."""
+"""Seeded damage to files, as disks, editors and strangers do it."""
 
 import json
 import random
@@ -6,61 +6,77 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-NASTY: tuple[Any, ...] = (
-    *(None, True, False, -1, 0, 1, 1.5, 10**400, -(10**400), 2**63, 1e308),
-    *(float("inf"), float("-inf"), float("nan")),
-    *("", "text", "../../../evil", "/etc/passwd", "O", "\ud800", "a\nb", "\x1b[31m", "\0", "no"),
-    *([], {}, [[]], {"": None}, [None] * 9, "x" * 9_999),
+STRANGE: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    2**63,
+    10**400,
+    1e308,
+    -1e-308,
+    "",
+    "text",
+    "../../../elsewhere",
+    "\x1b[31m\x00<script>",
+    [],
+    {},
+    [[]],
+    {"a": None},
 )
-DEEP = "[" * 100_000
+STRANGE_TEXTS = ("NaN", "Infinity", "-Infinity", "1e999", "[" * 100_000, '{"a":' * 5_000, "")
 
 
-def mutated_bytes(chance: random.Random, content: bytes) -> bytes:
-    """Flip a bit, cut, drop, double or overwrite a part; or put something else in its place."""
-    changed = bytearray(content)
-    place = chance.randrange(len(changed)) if changed else 0
-    length = chance.choice([1, 4, 100, 10_000])
-    match chance.randrange(8):
-        case 0 | 1 | 2 if changed:
-            changed[place] ^= 1 << chance.randrange(8)
-        case 3:
-            del changed[place:]
-        case 4:
-            del changed[place : place + length]
-        case 5:
-            changed[place:place] = changed[place : place + length]
-        case 6:
-            changed[place : place + length] = chance.randbytes(length)
+def mutate(path: Path, generator: random.Random) -> str:
+    """Damage one file in one way, and say how."""
+    content = path.read_bytes()
+    kinds = ["flip", "cut", "insert", "empty"]
+    if path.suffix in (".json", ".jsonl"):
+        kinds += ["value", "text", "key"] * 3
+    kind = generator.choice(kinds)
+    place = generator.randrange(len(content)) if content else 0
+    match kind:
+        case "flip" if content:
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << generator.randrange(8)
+            path.write_bytes(damaged)
+        case "cut":
+            path.write_bytes(content[:place])
+        case "insert":
+            path.write_bytes(content[:place] + generator.randbytes(20) + content[place:])
+        case "value" | "text" | "key":
+            _mutate_json(path, content, kind, generator)
         case _:
-            return chance.choice([b"", b"\0" * len(content), DEEP.encode(), chance.randbytes(99)])
-    return bytes(changed)
+            path.write_bytes(b"")
+    return f"{path.name}: {kind} at {place}"
 
 
-def mutated_json(chance: random.Random, content: bytes) -> bytes:
-    """Change, drop, rename or add one value somewhere in a document."""
-    document = json.loads(content)
-    inner, key = chance.choice(list(_places(document)))
-    match chance.randrange(5):
-        case 0:
-            del inner[key]
-        case 1 if isinstance(inner, dict):
-            inner[chance.choice(["other", "", "../up", "\ud800"])] = inner.pop(key)
-        case 2 if isinstance(inner, dict):
-            inner["other"] = chance.choice(NASTY)
-        case _:
-            inner[key] = chance.choice(NASTY)
-    return json.dumps(document).encode()
+def _mutate_json(path: Path, content: bytes, kind: str, generator: random.Random) -> None:
+    """Change a value or a key of one document, or of one line of a log."""
+    is_log = path.suffix == ".jsonl"
+    lines = content.splitlines(keepends=True) if is_log else [content]
+    if not lines:
+        return
+    chosen = generator.randrange(len(lines))
+    document = json.loads(lines[chosen])
+    owner, key = generator.choice(list(_places(document)))
+    strange = generator.choice(STRANGE)
+    mark = "@here@"
+    if kind == "key" and isinstance(owner, dict):
+        del owner[key]
+    else:
+        owner[key] = mark if kind == "text" else strange
+    text = json.dumps(document)
+    if kind == "text":
+        text = text.replace(json.dumps(mark), generator.choice(STRANGE_TEXTS))
+    lines[chosen] = text.encode() + (b"\n" if is_log else b"")
+    path.write_bytes(b"".join(lines))
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    for key in value if isinstance(value, dict) else range(len(value)):
+    """Every place inside a document: what holds it, and its key or index there."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in list(inside):
         yield value, key
-        if isinstance(value[key], (dict, list)):
-            yield from _places(value[key])
-
-
-def mutate(chance: random.Random, path: Path) -> None:
-    """Damage one file; documents mostly in one value, others in their bytes."""
-    content = path.read_bytes()
-    is_document = path.suffix == ".json" and chance.random() < 0.75
-    path.write_bytes((mutated_json if is_document else mutated_bytes)(chance, content))
+        if isinstance(one, (dict, list)):
+            yield from _places(one)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from dragoman import __version__
-from dragoman.config import QUANTIZATIONS, Precision
+from dragoman.config import Precision, Quantization
 from dragoman.report.whatif import COMPRESSED
 
 PROBLEMS_FOUND = 3
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--to", choices=["ctranslate2"], required=True, help="the format")
     export.add_argument(
         "--quantization",
-        choices=QUANTIZATIONS,
+        choices=get_args(Quantization),
         default="float32",
         help="of the weights (default: float32)",
     )

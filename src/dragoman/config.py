@@ -1,6 +1,5 @@
 """Every setting on one page: one frozen dataclass per TOML table."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,12 +9,18 @@ LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is n
 # Far beyond any model that fits a machine; making one layer after another would never end.
 MOST_LAYERS, LARGEST_D_MODEL, LARGEST_FEED_FORWARD = 1_000, 65_536, 1_048_576
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
-SET_NAME = re.compile(r"(?![.])[\w.-]*\w[\w.-]*")  # It becomes part of the names of files.
+SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
-QUANTIZATIONS = (  # Of an export's weights.
-    *("float32", "float16", "bfloat16", "int16"),
-    *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
-)
+Quantization = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+]
 
 
 def setting(

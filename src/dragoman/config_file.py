@@ -10,15 +10,13 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dragoman.config import Config
 from dragoman.contradictions import contradictions, model_contradictions
 from dragoman.errors import UserError
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1  # Of TOML, and of most that reads a setting.
-
-Section = TypeVar("Section")
 
 
 class ConfigError(UserError):
@@ -55,17 +53,6 @@ def load_saved_config(path: Path) -> Config:
     if problems:
         raise ConfigError(str(path), problems)
     return config
-
-
-def read_saved_section(kind: type[Section], table: Mapping[str, Any], name: str) -> Section:
-    """Read a section that was saved with every setting given, its paths as they are."""
-    problems = [
-        f"{name}.{item.name} is missing" for item, _ in settings_of(kind) if item.name not in table
-    ]
-    section: Section = _Reader(None, problems).section(kind, table, name)
-    if problems:
-        raise ConfigError(name, problems)
-    return section
 
 
 def dump_config(config: Config, *, with_defaults: bool = True) -> str:
@@ -135,7 +122,7 @@ def _apply_override(table: dict[str, Any], override: str) -> list[str]:
 class _Reader:
     """Turns tables into dataclasses, collecting problems instead of stopping at the first."""
 
-    def __init__(self, base: Path | None, problems: list[str]) -> None:
+    def __init__(self, base: Path, problems: list[str]) -> None:
         self.base = base
         self.problems = problems
 
@@ -184,8 +171,6 @@ class _Reader:
         """Where a path leads that is relative to the config, or to somebody's home."""
         if "\0" in value:
             self._wrong(name, value, "a path without null characters")
-        if self.base is None:
-            return value
         try:
             return str(self.base / Path(value).expanduser())
         except RuntimeError:

@@ -1,5 +1,6 @@
 """Which settings contradict each other."""
 
+import re
 from collections.abc import Collection
 from dataclasses import fields
 
@@ -14,8 +15,8 @@ from dragoman.config import (
     VocabularySettings,
     shape_of,
 )
+from dragoman.documents import LINE
 from dragoman.errors import UserError
-from dragoman.validation import LINE
 
 SCHEDULE_NEEDS = {
     "transformer": {"scale", "warmup_steps"},
@@ -56,12 +57,12 @@ def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
             f"corpus.{kind}.{name}: a name may hold letters, digits, '-', '_' and '.' only, "
             "and not begin with '.'"
             for name in named
-            if not SET_NAME.fullmatch(name)
+            if not re.fullmatch(SET_NAME, name)
         ]
     problems += [
         f"corpus.{side}_language: a label may hold no control characters"
         for side in ("source", "target")
-        if not LINE.fullmatch(getattr(corpus, f"{side}_language"))
+        if not re.fullmatch(LINE, getattr(corpus, f"{side}_language"))
     ]
     for name, text in texts:
         if bool(text.source) != bool(text.target):
@@ -95,6 +96,7 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection
 
 
 def model_contradictions(model: ModelSettings) -> list[str]:
+    """Problems of the sizes of a model."""
     shape = shape_of(model)
     if shape.d_model % (2 * shape.heads) == 0:
         return []

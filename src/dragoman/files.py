@@ -6,12 +6,11 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from dragoman.errors import UserError
-from dragoman.validation import FILE_NAME, HASH, Fields
+from dragoman.records import SavedFile
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -61,27 +60,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@dataclass(frozen=True)
-class FileDigest:
-    """What the bytes of a file must be."""
-
-    bytes: int
-    sha256: str
-
-
-def digest_of(path: Path) -> FileDigest:
-    """Describe a file as it is now."""
-    return FileDigest(path.stat().st_size, sha256(path))
-
-
-def read_digests(names: Fields) -> dict[str, FileDigest]:
-    """Read the digests of files by their names, as a document lists them."""
-    digests = {}
-    for name in names.keys(FILE_NAME, "file name"):
-        file = names.fields(name)
-        file.refuse_others(["bytes", "sha256"])
-        digests[name] = FileDigest(file.count("bytes"), file.text("sha256", HASH, "a checksum"))
-    return digests
+def describe_file(path: Path) -> SavedFile:
+    """Size and checksum of a file as it is now."""
+    return SavedFile(path.stat().st_size, sha256(path))
 
 
 def find_file_damage(path: Path, size: int, checksum: str | None = None) -> str | None:

@@ -10,9 +10,10 @@ from dragoman.check.advice import predictions
 from dragoman.check.facts import Findings, MachineFacts, StepFacts
 from dragoman.check.page import page
 from dragoman.check.problems import disk_needed, problems
-from dragoman.cluster.links import Link
 from dragoman.config import Config
 from dragoman.config_file import load_config
+from dragoman.documents import encode, parse
+from dragoman.records import Link
 
 GIGABIT = 1e9 / 8
 
@@ -22,13 +23,13 @@ def link(first: str, second: str, goodput: float = 0.95 * GIGABIT) -> Link:
 
 
 def machine(host: str) -> MachineFacts:
-    return MachineFacts(host, 16, 64 << 30, ["V100"], [16 << 30], 1 << 40, {"eth0": 1000})
+    return MachineFacts(host, 16, 64 << 30, ("V100",), (16 << 30,), 1 << 40, {"eth0": 1000})
 
 
 STEP = StepFacts(
     parameters=60_880_896,
     target_tokens=30_000,
-    seconds_compute_by_worker=[0.3, 0.3],
+    seconds_compute_by_worker=(0.3, 0.3),
     seconds_optimizer=0.01,
     seconds_exposed=2.0,
     seconds_all_reduce=2.1,
@@ -36,8 +37,8 @@ STEP = StepFacts(
 )
 FINDINGS = Findings(
     hosts=("A", "B"),
-    machines=[machine("A"), machine("B")],
-    links=[link("A", "B"), link("B", "A")],
+    machines=(machine("A"), machine("B")),
+    links=(link("A", "B"), link("B", "A")),
     step=STEP,
 )
 
@@ -55,41 +56,41 @@ def test_nothing_wrong_is_said_where_nothing_is(config: Config) -> None:
     ("findings", "words"),
     [
         (
-            replace(FINDINGS, links=[link("A", "B"), link("B", "A", 0.1 * GIGABIT)]),
+            replace(FINDINGS, links=(link("A", "B"), link("B", "A", 0.1 * GIGABIT))),
             ["B -> A (eth0) is slow: 100 Mb/s, 11% of the best link", "eth0 of B claims"],
         ),
         (
-            replace(FINDINGS, links=[link("A", "B", 0.3 * GIGABIT), link("B", "A", 0.3 * GIGABIT)]),
+            replace(FINDINGS, links=(link("A", "B", 0.3 * GIGABIT), link("B", "A", 0.3 * GIGABIT))),
             ["eth0 of A claims 1,000 Mb/s but carries 30%", "eth0 of B claims"],
         ),
         (
             replace(
                 FINDINGS,
-                machines=[
+                machines=(
                     machine("A"),
                     replace(machine("B"), interfaces={"eth0": 1000, "ib0": 40_000}),
-                ],
+                ),
             ),
             ["B uses eth0 (1,000 Mb/s) though ib0 claims 40,000 Mb/s"],
         ),
         (
-            replace(FINDINGS, step=replace(STEP, seconds_compute_by_worker=[0.3, 0.6])),
+            replace(FINDINGS, step=replace(STEP, seconds_compute_by_worker=(0.3, 0.6))),
             ["B is slow: 0.600 s of computing a step, 2.0 times the best host's"],
         ),
         (
-            replace(FINDINGS, machines=[machine("A"), replace(machine("B"), gpus=["P100"])]),
+            replace(FINDINGS, machines=(machine("A"), replace(machine("B"), gpus=("P100",)))),
             ["the GPUs differ (A V100, B P100)"],
         ),
         (
             replace(
-                FINDINGS, machines=[machine("A"), replace(machine("B"), disk_free_bytes=4 << 30)]
+                FINDINGS, machines=(machine("A"), replace(machine("B"), disk_free_bytes=4 << 30))
             ),
             # 3 latest, 2 best, 1 being written, 12 bytes a parameter.
             ["B has 4.29 GB free where the check ran; the checkpoints of this model take 4.38 GB"],
         ),
         (
             replace(
-                FINDINGS, machines=[machine("A"), replace(machine("B"), clock_lead_seconds=-3.0)]
+                FINDINGS, machines=(machine("A"), replace(machine("B"), clock_lead_seconds=-3.0))
             ),
             ["the clock of B is -3.0 s off that of A"],
         ),
@@ -121,7 +122,7 @@ def test_prediction_for_the_reference_runs_by_hand(config: Config) -> None:
 
 
 def test_where_no_way_to_meet_is_a_gain_one_worker_is_advised(config: Config) -> None:
-    slow = [link("A", "B", 0.001 * GIGABIT), link("B", "A", 0.001 * GIGABIT)]
+    slow = (link("A", "B", 0.001 * GIGABIT), link("B", "A", 0.001 * GIGABIT))
     text = page(replace(FINDINGS, links=slow), config)
     assert text.endswith("Even so one worker alone would be faster: train on one machine")
 
@@ -134,8 +135,8 @@ def test_workers_of_one_cpu_machine_share_its_cores(
     findings = replace(
         FINDINGS,
         hosts=("A", "A"),
-        machines=[machine("A")],
-        links=[],
+        machines=(machine("A"),),
+        links=(),
         step=replace(STEP, device=device, seconds_all_reduce=0.05, seconds_exposed=0.05),
     )
     predicted = predictions(findings, config)
@@ -147,11 +148,11 @@ def test_workers_of_one_cpu_machine_share_its_cores(
 
 
 def test_findings_survive_their_journey() -> None:
-    assert Findings.from_json(FINDINGS.to_json()) == FINDINGS
+    assert parse(Findings, encode(FINDINGS)) == FINDINGS
 
 
 def test_a_fast_network_needs_no_remedy(config: Config) -> None:
-    fast = [link("A", "B", 100 * GIGABIT), link("B", "A", 100 * GIGABIT)]
+    fast = (link("A", "B", 100 * GIGABIT), link("B", "A", 100 * GIGABIT))
     step = replace(STEP, seconds_all_reduce=0.02, seconds_exposed=0.005)
     text = page(replace(FINDINGS, links=fast, step=step), config)
     assert "advice: keep what is configured" in text
@@ -190,7 +191,7 @@ def test_what_is_configured_is_marked_and_not_recommended(
 
 
 def test_local_steps_are_given_up_where_the_network_is_fast(config: Config) -> None:
-    fast = [link("A", "B", 100 * GIGABIT), link("B", "A", 100 * GIGABIT)]
+    fast = (link("A", "B", 100 * GIGABIT), link("B", "A", 100 * GIGABIT))
     step = replace(STEP, seconds_all_reduce=0.02, seconds_exposed=0.005)
     findings = replace(FINDINGS, links=fast, step=step)
     text = page(findings, configure(config, sync="local"))
@@ -206,9 +207,9 @@ def test_one_machine_alone_has_nothing_to_send(config: Config) -> None:
     alone = replace(
         FINDINGS,
         hosts=("A",),
-        machines=[machine("A")],
-        links=[],
-        step=replace(STEP, seconds_compute_by_worker=[0.6], seconds_all_reduce=None),
+        machines=(machine("A"),),
+        links=(),
+        step=replace(STEP, seconds_compute_by_worker=(0.6,), seconds_all_reduce=None),
     )
     predicted = predictions(alone, config)
     assert list(predicted) == ["one worker alone"]

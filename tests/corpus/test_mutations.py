@@ -43,18 +43,18 @@ def test_a_damaged_corpus_is_refused_or_is_the_same(prepared_once: Path, tmp_pat
     for number in range(MUTATIONS):
         folder = shutil.copytree(prepared_once, tmp_path / "small")
         name = manifest if chance.random() < 0.6 else chance.choice(names)
-        mutate(chance, folder / name)
+        what = mutate(folder / name, chance)
         try:
             after = contents(folder)
         except UserError as error:
             refused += 1
             lines = str(error).splitlines()
         except BaseException as error:
-            pytest.fail(f"mutation {number}, of {name}: {error!r}")
+            pytest.fail(f"mutation {number}, {what}: {error!r}")
         else:
-            assert after == before, (number, name)
+            assert after == before, (number, what)
             continue
         finally:
             shutil.rmtree(folder)
-        assert len(lines) == 1, (number, name, lines)
+        assert len(lines) == 1, (number, what, lines)
     assert refused > MUTATIONS / 2

@@ -20,7 +20,9 @@ from dragoman.inference import commands
 from dragoman.inference.load import choose_checkpoints
 from dragoman.inference.translate import Translator
 from dragoman.model.precision import choose_precision, refuse_impossible
-from dragoman.runs.checkpoint import Checkpoint, Scores, checkpoint_name, prune, write_checkpoint
+from dragoman.records import Scores
+from dragoman.runs.checkpoint import Checkpoint, prune, write_checkpoint
+from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 from dragoman.training.start import train
 from support import SMALL, metrics, number_pairs, refusal, write_lines
@@ -250,7 +252,9 @@ def test_the_mean_leaves_out_what_is_kept_for_its_score(tmp_path: Path) -> None:
     weights = {"weight": torch.zeros(1)}
     for step in range(1, 8):
         best = 50.0 if step == 2 else 10.0
-        write_checkpoint(run.checkpoints, Checkpoint(step, weights, weights, {}, Scores(bleu=best)))
+        write_checkpoint(
+            run.checkpoints, Checkpoint(step, weights, weights, {}, {}, Scores(None, None, best))
+        )
         prune(run.checkpoints, CheckpointSettings(keep_latest=3))
     assert choose_checkpoints(run, "best", 1, keep_latest=3) == [checkpoint_name(2)]
     latest = [checkpoint_name(step) for step in (5, 6, 7)]

@@ -2,9 +2,10 @@
 
 import json
 import random
+import resource
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,16 @@ from safetensors.torch import load_file, save_file
 from dragoman.config_file import ConfigError, load_config
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import SystemFault, UserError
-from dragoman.files import digest_of
+from dragoman.files import describe_file
 from dragoman.inference.export import ExportRequest, export_run
 from dragoman.inference.load import load_exported, load_trained
 from dragoman.model.transformer import Transformer
-from dragoman.runs.checkpoint import Checkpoint, Scores, write_checkpoint
+from dragoman.records import Scores
+from dragoman.runs.checkpoint import Checkpoint, write_checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.training.resume import open_run
-from mutations import NASTY, mutate
-from support import SMALL
+from mutations import STRANGE, mutate
+from support import SMALL, refusal
 
 CPU = torch.device("cpu")
 LINES = ["one two three", "seven", "", "nine nine four unheard-of 😀"]
@@ -42,7 +44,9 @@ def run(prepared_once: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFol
     open_run(run, config, corpus, 1, 1)
     run.metrics.touch()
     weights = {name: one.detach() for name, one in model.named_parameters()}
-    write_checkpoint(run.checkpoints, Checkpoint(1, weights, weights, {}, Scores(loss=2.0)))
+    write_checkpoint(
+        run.checkpoints, Checkpoint(1, weights, weights, {}, {}, Scores(2.0, 2.0, 1.0))
+    )
     return run
 
 
@@ -85,8 +89,8 @@ def test_a_damaged_export_is_refused_or_translates_the_same(exported: Path, tmp_
     for number in range(100):
         folder = shutil.copytree(exported, tmp_path / "export")
         name = "dragoman.json" if chance.random() < 0.5 else chance.choice(names)
-        mutate(chance, folder / name)
-        after = outcome(translate_export, folder, f"mutation {number}, of {name}")
+        what = mutate(folder / name, chance)
+        after = outcome(translate_export, folder, f"mutation {number}, {what}")
         assert after is None or after == before or name == "dragoman.json", (number, name)
         refused += after is None
         shutil.rmtree(folder)
@@ -105,7 +109,7 @@ def test_a_flipped_bit_anywhere_in_an_export_is_named(exported: Path, tmp_path: 
         if path.name == "README.md":
             assert translate_export(folder) == before, "people write their licence there"
         elif path.name != "dragoman.json":
-            with pytest.raises(UserError, match=f"the checksum of {path.name} does not match; exp"):
+            with pytest.raises(UserError, match=f"the checksum of {path.name} does not match"):
                 load_exported(folder)
         path.write_bytes(content)
 
@@ -131,8 +135,8 @@ def test_damaged_files_of_a_run_are_refused_or_translate_the_same(
     for number in range(60):
         folder = Path(shutil.copytree(run.path, tmp_path / "run"))
         name = chance.choice(["source.model", "target.model", weights, "config.toml"])
-        mutate(chance, folder / name)
-        after = outcome(translate_run, folder, f"mutation {number}, of {name}")
+        what = mutate(folder / name, chance)
+        after = outcome(translate_run, folder, f"mutation {number}, {what}")
         assert after is None or after == before or name == "config.toml", (number, name)
         shutil.rmtree(folder)
 
@@ -150,7 +154,7 @@ def test_a_config_edited_by_hand_is_refused_or_used(run: RunFolder, tmp_path: Pa
     for place, line in enumerate(lines):
         if " = " not in line:
             continue
-        for value in (3, *chance.sample(NASTY, 4)):
+        for value in (3, *chance.sample(STRANGE, 4)):
             changed = f"{line.split(' = ')[0]} = {toml(value)}"
             path.write_text("\n".join([*lines[:place], changed, *lines[place + 1 :]]))
             outcome(translate_run, folder, changed)
@@ -164,11 +168,7 @@ def test_weights_of_another_model_are_named(run: RunFolder, tmp_path: Path) -> N
     save_file({**weights, name: weights[name][:1].clone()}, path)
     index = folder / "checkpoints/checkpoints.json"
     document = json.loads(index.read_text())
-    digest = digest_of(path)
-    document["checkpoints"][0]["files"][path.name] = {
-        "bytes": digest.bytes,
-        "sha256": digest.sha256,
-    }
+    document["checkpoints"][0]["files"][path.name] = asdict(describe_file(path))
     index.write_text(json.dumps(document))
     with pytest.raises(UserError, match=rf"{name} is float32 \[1\], but float32 \[16\] in the mod"):
         translate_run(folder)
@@ -181,6 +181,42 @@ def test_a_copy_of_a_manifest_that_is_damaged_is_named(run: RunFolder, tmp_path:
     provenance["corpus"]["manifest"]["vocabulary"]["files"] = ["../../secret"]
     path.write_text(json.dumps(provenance))
     with pytest.raises(
-        UserError, match=r"provenance\.json is damaged: corpus\.manifest\.vocabulary\.files\[0\] mu"
+        UserError, match=r"provenance\.json is damaged: corpus\.manifest\.vocabulary\.files\[0\] is"
     ):
         translate_run(folder)
+
+
+@pytest.mark.parametrize("size", [2_000, 20_000])
+def test_an_export_that_cannot_be_written_is_named_as_such(
+    run: RunFolder, tmp_path: Path, size: int
+) -> None:
+    """Whichever file did not fit: a vocabulary, which is copied, or the weights."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    request = ExportRequest("float32", "best", 1, tmp_path / "output", None)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            export_run(run, request, [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(tmp_path / "output")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_set_with_a_path_for_a_name_is_not_evaluated(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its translations would be written wherever its name leads."""
+    small = Path(shutil.copytree(run.path.parent, tmp_path / "small"))
+    manifest = small / "prepared" / "manifest.json"
+    document = json.loads(manifest.read_text())
+    document["sets"]["test"] = {"../../../evil": document["sets"]["test"]["test"]}
+    manifest.write_text(json.dumps(document))
+    config = small / "run" / "config.toml"
+    config.write_text(config.read_text().replace(str(run.path.parent), str(small)))
+    output = tmp_path / "a" / "b" / "c"
+    code, errors = refusal(capsys, "evaluate", small / "run", "--output", output)
+    assert code == 2
+    assert 'sets.test has the key "../../../evil"; run `dragoman prepare` again' in errors
+    assert not output.exists()
+    assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]

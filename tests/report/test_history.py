@@ -31,8 +31,8 @@ def test_a_resume_makes_void_what_lay_beyond_it(tmp_path: Path) -> None:
     assert history.evaluations[0].step.tolist() == [10]
     assert history.lost_evaluation_seconds == 3.0
     assert [write.step for write in history.checkpoints] == [4]
-    assert history.train.life.tolist() == [1] * 5 + [2] * 5
-    assert [life.kind for life in history.lives] == ["start", "resume"]
+    assert history.train.attempt.tolist() == [1] * 5 + [2] * 5
+    assert [attempt.kind for attempt in history.attempts] == ["start", "resume"]
 
 
 @pytest.mark.parametrize("kind", ["start", "resume"])
@@ -54,7 +54,7 @@ def test_beginning_again_makes_everything_void(tmp_path: Path, kind: str) -> Non
     assert history.lost.step.tolist() == [1, 2, 3, 4, 5]
     assert history.evaluations == ()
     assert history.lost_evaluation_seconds == 3.0
-    assert history.stop is None
+    assert history.end is None
     notices = load_evidence(tmp_path, START).missing
     assert any("1 time (at step 0); 5 steps made in vain" in notice for notice in notices)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dragoman.report.evidence import load_evidence
-from dragoman.report.evidence.records import Evaluations, TrainSteps
+from dragoman.report.evidence.step_series import Evaluations, TrainSteps
 from dragoman.report.intervals import trend
 from dragoman.report.law import law_of
 from dragoman.report.learning import Convergence, judge_learning

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.report.evidence import line_table
-from dragoman.report.evidence.line_table import FieldPath, read_table
+from dragoman.runs import line_table
+from dragoman.runs.line_table import FieldPath, read_table
 
 WANTED: list[FieldPath] = [
     ("time",),

@@ -11,27 +11,31 @@ import pytest
 import torch
 
 from dragoman.config import CheckpointSettings
+from dragoman.documents import encode
+from dragoman.records import NO_SCORES, CheckpointSaved, Scores
 from dragoman.runs.checkpoint import (
-    INDEX,
-    WEIGHTS,
     Checkpoint,
-    Scores,
+    delete_checkpoints,
     find_intact,
     mend_index,
     prune,
     read_index,
     write_checkpoint,
 )
+from dragoman.runs.checkpoint_index import INDEX, WEIGHTS
+from dragoman.runs.checkpoint_writer import CheckpointWriter
+from dragoman.runs.folder import RunFolder
 
 
 def save(folder: Path, step: int, loss: float | None = None) -> None:
     tensors = {"weight": torch.full((4,), float(step))}
-    state: dict[str, object] = {"progress": {}, "optimizer": {}}
-    write_checkpoint(folder, Checkpoint(step, tensors, tensors, state, Scores(loss, loss)))
+    scores = Scores(loss, loss, None)
+    written = write_checkpoint(folder, Checkpoint(step, tensors, tensors, {}, {}, scores))
+    delete_checkpoints(folder, written.void)
 
 
 def listed(folder: Path) -> list[int]:
-    return [entry["step"] for entry in read_index(folder)["checkpoints"]]
+    return [entry.step for entry in read_index(folder).checkpoints]
 
 
 def cut_short(path: Path) -> None:
@@ -75,7 +79,7 @@ def test_a_lost_index_is_made_again_from_the_folders(
     mend_index(tmp_path, warnings.append)
     (warning,) = warnings
     assert "did not list step-00000100, step-00000200, step-00000300" in warning
-    assert json.loads((tmp_path / INDEX).read_text()) == before
+    assert json.loads((tmp_path / INDEX).read_text()) == encode(before)
     prune(tmp_path, CheckpointSettings(keep_latest=1))
     assert listed(tmp_path) == [200, 300]
 
@@ -88,18 +92,58 @@ def test_a_checkpoint_that_a_kill_left_out_of_the_index_is_found(tmp_path: Path)
     mend_index(tmp_path, lambda _: None)
     entry = find_intact(tmp_path, lambda _: None)
     assert entry is not None
-    assert entry["step"] == 200
+    assert entry.step == 200
 
 
 def test_folders_that_the_index_does_not_know_are_left_alone(tmp_path: Path) -> None:
     save(tmp_path, 100)
     shutil.copytree(tmp_path / "step-00000100", tmp_path / "step-00000100-mine")
     (tmp_path / ".step-00000150").mkdir()
+    (tmp_path / ".mine").mkdir()
+    (tmp_path / ".step-mine").mkdir()
     save(tmp_path, 200)
     mend_index(tmp_path, lambda _: None)
     prune(tmp_path, CheckpointSettings(keep_latest=1))
     folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
-    assert folders == {"step-00000100-mine", "step-00000200"}
+    assert folders == {"step-00000100-mine", "step-00000200", ".mine", ".step-mine"}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../precious", "/precious", "step-00000100-mine"])
+def test_an_index_that_names_other_folders_deletes_nothing(tmp_path: Path, name: str) -> None:
+    folder, precious = tmp_path / "checkpoints", tmp_path / "precious"
+    for path in (folder, precious, folder / "step-00000100-mine"):
+        path.mkdir()
+        (path / "kept").touch()
+    for step in (100, 200, 300):
+        save(folder, step)
+    index = json.loads((folder / INDEX).read_text())
+    for entry in index["checkpoints"][:2]:
+        entry["name"] = name.replace("/precious", str(precious)) if name[:1] == "/" else name
+    (folder / INDEX).write_text(json.dumps(index))
+    save(folder, 150)
+    prune(folder, CheckpointSettings(keep_latest=1))
+    assert listed(folder) == [150]
+    for path in (folder, precious, folder / "step-00000100-mine"):
+        assert (path / "kept").exists()
+
+
+def test_a_deletion_that_fails_is_not_a_save_that_failed(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    writer = CheckpointWriter(run, CheckpointSettings(keep_latest=1, keep_best=False))
+    tensors = {"weight": torch.zeros(4)}
+    for step in (100, 200):
+        writer.save(Checkpoint(step, tensors, tensors, {}, {}, NO_SCORES))
+        if step == 100:
+            writer.finish()
+            elsewhere = (run.checkpoints / "step-00000100").rename(tmp_path / "elsewhere")
+            # Nobody can delete a folder through a link.
+            (run.checkpoints / "step-00000100").symlink_to(elsewhere)
+    saved = writer.finish()
+    assert saved is not None
+    assert isinstance(saved.event, CheckpointSaved)
+    assert "symbolic link" in saved.left_over
+    assert listed(run.checkpoints) == [200]
+    assert (elsewhere / WEIGHTS).exists()
 
 
 def test_a_checkpoint_makes_later_ones_void(tmp_path: Path) -> None:
@@ -109,7 +153,7 @@ def test_a_checkpoint_makes_later_ones_void(tmp_path: Path) -> None:
     save(tmp_path, 250, 1.5)
     prune(tmp_path, CheckpointSettings(keep_latest=1))
     assert listed(tmp_path) == [250]
-    assert read_index(tmp_path)["best_loss"] == "step-00000250"
+    assert read_index(tmp_path).best_loss == "step-00000250"
     assert not (tmp_path / "step-00000300").exists()
 
 
@@ -123,7 +167,7 @@ def test_a_kill_while_a_step_is_saved_again_leaves_the_old_one(
     mend_index(tmp_path, lambda _: None)
     entry = find_intact(tmp_path, pytest.fail)
     assert entry is not None
-    assert entry["loss"] is None
+    assert entry.loss is None
     prune(tmp_path, CheckpointSettings())
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["step-00000100"]
 
@@ -132,7 +176,7 @@ def test_a_step_is_saved_again_after_a_kill_that_left_two_of_it(tmp_path: Path) 
     save(tmp_path, 8)
     shutil.copytree(tmp_path / "step-00000008", tmp_path / ".step-00000008.before")
     save(tmp_path, 8, loss=1.0)
-    assert read_index(tmp_path)["best_loss"] == "step-00000008"
+    assert read_index(tmp_path).best_loss == "step-00000008"
 
 
 def test_a_disk_fault_while_a_step_is_saved_again_leaves_the_old_one(
@@ -151,5 +195,5 @@ def test_a_disk_fault_while_a_step_is_saved_again_leaves_the_old_one(
 def test_a_loss_that_is_not_finite_is_no_score(tmp_path: Path) -> None:
     save(tmp_path, 100, float("nan"))
     save(tmp_path, 200, 2.0)
-    assert read_index(tmp_path)["best_loss"] == "step-00000200"
+    assert read_index(tmp_path).best_loss == "step-00000200"
     assert "NaN" not in (tmp_path / INDEX).read_text()

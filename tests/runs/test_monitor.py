@@ -10,7 +10,8 @@ import pynvml
 import pytest
 import torch
 
-from dragoman.cluster.links import Link
+from dragoman.documents import encode, parse_leniently
+from dragoman.records import GpuSample, InterfaceSample, Link, MachineSample
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics import MetricsLog, machine_scalars
 from dragoman.runs.monitor import Monitor
@@ -26,7 +27,7 @@ def test_samples_are_written_at_once_and_taken_once(tmp_path: Path) -> None:
     monitor.close()
     lines = [json.loads(line) for line in (tmp_path / "here.jsonl").read_text().splitlines()]
     taken = monitor.take()
-    assert taken == lines
+    assert [encode(sample) for sample in taken] == lines
     assert monitor.take() == []
     first, second = lines[:2]
     assert second["time"] > first["time"]
@@ -77,8 +78,8 @@ def test_what_nvml_does_not_tell_is_null_and_said_once(
     said: list[str] = []
     monitor = Monitor(tmp_path, gpus=2, clock_offset=0.0, step=lambda: 7, warn=said.append)
     for sample in (monitor.sample(), monitor.sample()):
-        for gpu in sample["gpus"]:
-            assert {name for name, value in gpu.items() if value is None} == unknown
+        for gpu in sample.gpus:
+            assert {name for name, value in vars(gpu).items() if value is None} == unknown
         assert None not in machine_scalars(None, sample).values()
     (line,) = said
     assert line.startswith("GPU 0 can")
@@ -113,7 +114,7 @@ def test_what_another_machine_did_is_not_worth_the_run(
     spoil(run.monitor_of("hostB"))
     log = MetricsLog(run, 0, warnings.append)
     for step in (1, 2):
-        log.write_samples_of_machine("hostB", [{"step": step}])
+        log.write_samples_of_machine("hostB", [parse_leniently(MachineSample, {"step": step})])
     log.close()
     (told,) = warnings
     assert told.startswith(warning)
@@ -125,7 +126,7 @@ def test_measured_links_are_on_tensorboard_too(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     log = MetricsLog(run, 0, print)
     link = Link(("hostA", "hostB"), "eth0", "10.0.0.1", 1000, 12.5e6, 0.00025)
-    log.write("link", 0, **vars(link))
+    log.write("link", 0, link)
     log.close()
     board = EventAccumulator(str(run.tensorboard))
     board.Reload()
@@ -137,24 +138,21 @@ def test_measured_links_are_on_tensorboard_too(tmp_path: Path) -> None:
 
 
 def test_curves_are_rates_of_counters() -> None:
-    def sample(seconds: float, sent: int, written: int) -> dict[str, object]:
-        return {
-            "time": 100.0 + seconds,
-            "cpu_percent": 50.0,
-            "memory_bytes": 2e9,
-            "disk_read_bytes": None,
-            "disk_written_bytes": written,
-            "gpus": [
-                {
-                    "index": 1,
-                    "utilization": 97,
-                    "memory_bytes": 3e9,
-                    "power_watts": 250.0,
-                    "sm_clock_mhz": 1500,
-                }
-            ],
-            "interfaces": {"eth0": {"sent_bytes": sent, "received_bytes": 0}},
-        }
+    def sample(seconds: float, sent: int, written: int) -> MachineSample:
+        return MachineSample(
+            time=100.0 + seconds,
+            step=1,
+            clock_offset=0.0,
+            cpu_percent=50.0,
+            memory_bytes=2_000_000_000,
+            memory_total_bytes=4_000_000_000,
+            process_memory_bytes=1,
+            disk_read_bytes=None,
+            disk_written_bytes=written,
+            disk_free_bytes=1,
+            gpus=(GpuSample(1, "A GPU", 97, 3_000_000_000, 4_000_000_000, 250.0, 1500),),
+            interfaces={"eth0": InterfaceSample(0, sent, 1000)},
+        )
 
     curves = machine_scalars(sample(0, 1_000, 0), sample(2, 26_000_000 + 1_000, 4_000_000))
     assert curves["eth0/sent_megabits_per_second"] == pytest.approx(104.0)

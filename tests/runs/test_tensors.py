@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.runs.checkpoint import Checkpoint, Scores, write_checkpoint
+from dragoman.records import Scores
+from dragoman.runs.checkpoint import Checkpoint, write_checkpoint
 from dragoman.runs.tensors import read_tensors
 
 WANTED = {"layer.weight": torch.zeros(3, 4), "layer.bias": torch.zeros(3)}
@@ -54,7 +55,7 @@ def test_what_is_missing_or_no_tensors_is_named(tmp_path: Path) -> None:
 def test_files_of_a_checkpoint_obey_the_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        write_checkpoint(tmp_path, Checkpoint(1, WANTED, WANTED, {}, Scores()))
+        write_checkpoint(tmp_path, Checkpoint(1, WANTED, WANTED, {}, {}, Scores(None, None, None)))
     finally:
         os.umask(before)
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "step-00000001").iterdir()}

@@ -38,7 +38,7 @@ def test_all_seconds_of_an_evaluation_are_counted(
     monkeypatch.setattr(evaluator_module, "mean_loss", slow_mean_loss)
     monkeypatch.setattr(evaluator_module, "time", SimpleNamespace(perf_counter=lambda: now))
     (evaluation,) = evaluator.evaluate(parts.model)
-    assert evaluation.seconds == 20.0, "the training sample and the set"
+    assert evaluation.scores.seconds == 20.0, "the training sample and the set"
 
 
 @dataclass

@@ -16,7 +16,7 @@ from dragoman.errors import SystemFault, UserError
 from dragoman.files import exclusive
 from dragoman.report.evidence.history import read_history
 from dragoman.runs import checkpoint_writer
-from dragoman.runs.checkpoint import Checkpoint, read_index, read_state, write_checkpoint
+from dragoman.runs.checkpoint import Checkpoint, Written, read_index, read_state, write_checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
 from dragoman.training.start import train
@@ -92,7 +92,7 @@ def test_a_save_that_an_earlier_life_answered_is_not_made_again(
 def fail_to_write(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Let the disk be full when the checkpoint of this step is written."""
 
-    def write_or_fail(folder: Path, one: Checkpoint) -> int:
+    def write_or_fail(folder: Path, one: Checkpoint) -> Written:
         if one.step == step:
             raise OSError(28, "No space left on device")
         return write_checkpoint(folder, one)
@@ -140,7 +140,7 @@ def test_a_run_whose_last_checkpoint_failed_is_not_complete(
     assert "complete" not in log
     assert run(prepared, "run", "training.steps=6") is Stop.STEPS
     assert metrics(folder, "resume")[0]["step"] == 4
-    assert read_index(folder / "checkpoints")["latest"] == "step-00000006"
+    assert read_index(folder / "checkpoints").latest == "step-00000006"
 
 
 def test_a_signal_at_an_evaluation_costs_the_run_no_evaluation(
@@ -158,7 +158,7 @@ def test_a_signal_at_an_evaluation_costs_the_run_no_evaluation(
         patch.setattr(Trainer, "_queue_step", queue_step_and_interrupt)
         assert run(prepared, "parts") is Stop.SIGNAL
     assert not metrics(prepared / "parts", "eval")
-    assert read_index(prepared / "parts/checkpoints")["latest"] == "step-00000008"
+    assert read_index(prepared / "parts/checkpoints").latest == "step-00000008"
     run(prepared, "parts")
     assert_same_end(prepared / "whole", prepared / "parts")
     scores = [
@@ -231,5 +231,5 @@ def test_rows_are_chosen_again_on_another_device_only(
     run(prepared, "run", auto, "training.steps=12")
     lines = metrics(prepared / "run", "start") + metrics(prepared / "run", "resume")
     assert [line["rows_per_device"] for line in lines] == [16, 16, 2]
-    progress = read_state(prepared / "run/checkpoints", "step-00000012")["progress"]
+    progress = read_state(prepared / "run/checkpoints", "step-00000012").progress
     assert (progress["rows_per_device"], progress["device"]) == (2, "a smaller one")

@@ -18,7 +18,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.translate import Translator
 from dragoman.runs import checkpoint_writer
-from dragoman.runs.checkpoint import Checkpoint, read_index, write_checkpoint
+from dragoman.runs.checkpoint import Checkpoint, Written, read_index, write_checkpoint
 from dragoman.runs.checkpoint_writer import CheckpointWriter
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
@@ -59,10 +59,10 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     assert metrics(folder.path, "start")[0]["workers"] == 1
     assert metrics(folder.path, "stop")[-1]["reason"] == "steps"
     index = read_index(folder.checkpoints)
-    assert index["latest"] == "step-00000024"
-    for entry in index["checkpoints"]:
-        files = list((folder.checkpoints / entry["name"]).iterdir())
-        assert sum(path.stat().st_size for path in files) == entry["bytes"]
+    assert index.latest == "step-00000024"
+    for entry in index.checkpoints:
+        files = list((folder.checkpoints / entry.name).iterdir())
+        assert sum(path.stat().st_size for path in files) == entry.bytes
     saved = [line["step"] for line in metrics(folder.path, "checkpoint")]
     assert saved == [4, 8, 12, 16, 20, 24]
     samples = folder.samples.read_text().splitlines()
@@ -216,9 +216,9 @@ def test_latest_and_best_are_kept(prepared: Path) -> None:
     evaluations = {line["step"]: line for line in metrics(prepared / "run", "eval")}
     best_loss = min(evaluations, key=lambda step: evaluations[step]["loss"])
     best_bleu = max(evaluations, key=lambda step: evaluations[step]["bleu"])
-    kept = {entry["step"] for entry in index["checkpoints"]}
+    kept = {entry.step for entry in index.checkpoints}
     assert kept == {20, 24, best_loss, best_bleu}
-    assert index["best_loss"] == f"step-{best_loss:08d}"
+    assert index.best_loss == f"step-{best_loss:08d}"
     folders = {path.name for path in (prepared / "run/checkpoints").iterdir() if path.is_dir()}
     assert folders == {f"step-{step:08d}" for step in kept}
 
@@ -252,7 +252,7 @@ def test_steps_without_finite_gradient_stop_the_run_before_harm(
 def test_a_save_under_way_at_an_error_is_finished_and_written_down(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_slowly(folder: Path, checkpoint: Checkpoint) -> int:
+    def write_slowly(folder: Path, checkpoint: Checkpoint) -> Written:
         time.sleep(0.5)
         return write_checkpoint(folder, checkpoint)
 
@@ -290,7 +290,7 @@ def test_full_disk_is_told_and_training_goes_on_to_its_end(
         assert all("No space left on device" in line["reason"] for line in failed)
         assert "Exception in thread" not in capfd.readouterr().err
         assert failed
-        assert read_index(disk / "run/checkpoints")["latest"] == "step-00000004"
+        assert read_index(disk / "run/checkpoints").latest == "step-00000004"
         (disk / "filler").unlink()
         assert run(prepared, "disk/run", "training.steps=28") is Stop.STEPS
     finally:
@@ -325,7 +325,7 @@ def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signa
     assert not metrics(prepared / "run", "eval"), "who sends a signal does not wait for scores"
     assert f"as asked by {number.name}" in errors
     last = metrics(prepared / "run", "train")[-1]["step"]
-    assert read_index(prepared / "run/checkpoints")["latest"] == f"step-{last:08d}"
+    assert read_index(prepared / "run/checkpoints").latest == f"step-{last:08d}"
     assert metrics(prepared / "run", "stop")[-1]["reason"] == "signal"
 
 
@@ -347,7 +347,7 @@ def test_signal_interrupts_an_evaluation_which_the_next_life_makes(
         assert run(prepared, "run", *settings) is Stop.SIGNAL
     evaluated = [line["step"] for line in metrics(prepared / "run", "eval")]
     assert evaluated == [early for early in (8, 12) if early < step]
-    assert read_index(prepared / "run/checkpoints")["latest"] == f"step-{step:08d}"
+    assert read_index(prepared / "run/checkpoints").latest == f"step-{step:08d}"
     assert run(prepared, "run", *settings) is Stop.STEPS
     scores = [
         [(line["step"], line["loss"], line["bleu"]) for line in metrics(prepared / name, "eval")]

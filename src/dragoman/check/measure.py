@@ -16,6 +16,7 @@ from dragoman.cluster.supervision import supervised
 from dragoman.config import Config
 from dragoman.config_file import dump_config
 from dragoman.corpus.rows import Position
+from dragoman.documents import encode, parse
 from dragoman.errors import UserError
 from dragoman.model.transformer import count_parameters
 from dragoman.runs.provenance import describe_machine
@@ -33,7 +34,7 @@ def check(config: Config) -> Findings | None:
         workers = join_workers(config.distributed)
         findings = measure(config, workers)
         if workers.is_first:
-            supervision.post_result(json.dumps(findings.to_json()))
+            supervision.post_result(json.dumps(encode(findings)))
         workers.leave()
         return findings if workers.is_first and not supervision.is_launched else None
 
@@ -50,7 +51,7 @@ def check_on(hosts: Sequence[Host], config: Config) -> Findings:
     config_text = dump_config(config, with_defaults=False)
     result = launch(hosts, Job(["-m", "dragoman", "check", "{config}"], config_text), settings)
     assert result, "worker 0 ended without a result"
-    return Findings.from_json(json.loads(result))
+    return parse(Findings, json.loads(result))
 
 
 def measure(config: Config, workers: Workers) -> Findings:
@@ -60,17 +61,17 @@ def measure(config: Config, workers: Workers) -> Findings:
     plain = replace(config, distributed=distributed)
     parts = make_parts(plain, workers)
     leads = agree(Facts.collect(config, parts.corpus.identity, parts.model.parameters()), workers)
-    machines = workers.gather_json(vars(describe_here(workers.hosts[workers.rank])))
+    machines = workers.gather_json(encode(describe_here(workers.hosts[workers.rank])))
     links = measure_links(workers, all_pairs(workers), SECONDS_PER_LINK)
     parts.step.begin(choose_rows_per_device(plain, parts, workers), list(range(workers.count)))
     return Findings(
         hosts=workers.hosts,
-        machines=[
-            replace(MachineFacts(**machine), clock_lead_seconds=lead)
+        machines=tuple(
+            replace(parse(MachineFacts, machine), clock_lead_seconds=lead)
             for rank, (machine, lead) in enumerate(zip(machines, leads, strict=True))
             if workers.hosts.index(workers.hosts[rank]) == rank
-        ],
-        links=links,
+        ),
+        links=tuple(links),
         step=_try_steps(plain, parts, workers),
     )
 
@@ -86,10 +87,10 @@ def _try_steps(config: Config, parts: Parts, workers: Workers) -> StepFacts:
     return StepFacts(
         parameters=count_parameters(parts.model),
         target_tokens=batch.target_tokens,
-        seconds_compute_by_worker=measured["seconds_compute_by_worker"],
+        seconds_compute_by_worker=measured.seconds_compute_by_worker,
         seconds_optimizer=min(one.seconds_optimizer for one in results),
         seconds_exposed=min(one.seconds_exposed_communication for one in results),
-        seconds_all_reduce=measured["seconds_all_reduce"],
+        seconds_all_reduce=measured.seconds_all_reduce,
         device=workers.device.type,
     )
 
@@ -99,10 +100,10 @@ def describe_here(host: str) -> MachineFacts:
     machine = describe_machine()
     return MachineFacts(
         host=host,
-        cores=machine["cores"],
-        memory_bytes=machine["memory_bytes"],
-        gpus=[gpu["name"] for gpu in machine["gpus"]],
-        gpu_memory_bytes=[gpu["memory_bytes"] for gpu in machine["gpus"]],
+        cores=machine.cores,
+        memory_bytes=machine.memory_bytes,
+        gpus=tuple(gpu.name for gpu in machine.gpus),
+        gpu_memory_bytes=tuple(gpu.memory_bytes for gpu in machine.gpus),
         disk_free_bytes=shutil.disk_usage(Path.cwd()).free,
         interfaces=interface_speeds(),
     )

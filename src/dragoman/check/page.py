@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dragoman.check.advice import configured_way, name_of, predictions, recommend
 from dragoman.check.facts import Findings
 from dragoman.check.problems import problems
-from dragoman.cluster.links import Link
 from dragoman.config import Config
+from dragoman.records import Link
 from dragoman.report.whatif import Prediction
 from dragoman.report.wording import in_bits_per_second, in_bytes, in_percent, in_time
 

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 
 from dragoman.check.facts import Findings, MachineFacts
-from dragoman.cluster.links import Link
 from dragoman.config import Config
+from dragoman.records import Link
 from dragoman.report.wording import in_bits_per_second, in_bytes, in_time
 
 # A link this far below the others, or a host this far behind them, holds everyone up.

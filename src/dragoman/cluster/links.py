@@ -4,29 +4,17 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as distributed
 
 from dragoman.cluster.network import link_speed_mbit, route_over
 from dragoman.cluster.processes import Workers
+from dragoman.records import Link
 
 PING_PONGS = 10
 CHUNK_BYTES = 1 << 20
 MOST_CHUNKS = 1_024
-
-
-@dataclass(frozen=True)
-class Link:
-    """What one machine can send to another."""
-
-    hosts: tuple[str, str]  # From, to.
-    interface: str
-    address: str
-    speed_mbit: int | None  # What the interface claims.
-    goodput_bytes_per_second: float
-    latency_seconds: float  # One way.
 
 
 def neighbours(workers: Workers) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from dragoman.corpus.manifest import (
     MANIFEST,
     SIDES,
     STAGES,
+    Dtype,
     LengthHistogram,
     Manifest,
     PairCounts,
@@ -45,7 +46,7 @@ from dragoman.corpus.subwords import Subwords, load_subwords, train_subwords
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, resolve_files
 from dragoman.errors import UserError
 from dragoman.files import (
-    digest_of,
+    describe_file,
     exclusive,
     flush_folder,
     flush_to_disk,
@@ -224,7 +225,7 @@ def _build(
     models = _make_vocabulary(config.vocabulary, inputs.models, folder, text)
     times.append(time.monotonic())
     subwords = [Subwords(path.read_bytes()) for path in models]
-    dtype = "uint16" if max(model.size for model in subwords) <= 1 << 16 else "uint32"
+    dtype: Dtype = "uint16" if max(model.size for model in subwords) <= 1 << 16 else "uint32"
     shuffler = Shuffler(folder, len(text.keep), dtype, config.corpus.seed)
     removed["too_many_tokens"], clean_bytes = encode_pass(
         text, models, config.cleaning.max_tokens, dtype, shuffler, processes
@@ -242,7 +243,7 @@ def _build(
         }
         for kind, named in inputs.sets.items()
     }
-    files = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
+    files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
     prepared_bytes = [
         sum(files[f"train.{side}.{part}"].bytes for part in ("tokens", "offsets")) for side in SIDES
     ]
@@ -261,7 +262,7 @@ def _build(
         tokens=dict(zip(SIDES, writer.tokens, strict=True)),
         length_histogram=LengthHistogram(HISTOGRAM_STEP, *histograms),
         vocabulary=Vocabulary(
-            [path.name for path in models], [model.size for model in subwords], dtype
+            tuple(path.name for path in models), tuple(model.size for model in subwords), dtype
         ),
         sets=sets,
         files=files,
@@ -322,11 +323,10 @@ def _write_set(
     return SetCounts(writer.pairs, *writer.tokens)
 
 
-def _histogram(offsets: Path) -> list[int]:
+def _histogram(offsets: Path) -> tuple[int, ...]:
     """Count lines by length, HISTOGRAM_STEP tokens to a bar."""
     lengths = np.diff(np.memmap(offsets, np.int64, mode="r"))
-    counts: list[int] = np.bincount(lengths // HISTOGRAM_STEP).tolist()
-    return counts
+    return tuple(np.bincount(lengths // HISTOGRAM_STEP).tolist())
 
 
 def _raise_empty(removed: dict[str, int], raw_pairs: int) -> None:

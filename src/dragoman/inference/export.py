@@ -8,6 +8,7 @@ import sentencepiece
 import torch
 
 from dragoman import __version__
+from dragoman.config import Quantization
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.export_folder import (
@@ -31,7 +32,7 @@ LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
 class ExportRequest:
     """What to export, and how."""
 
-    quantization: str
+    quantization: Quantization
     checkpoint: str
     average: int
     output: Path | None
@@ -86,7 +87,7 @@ def _refuse_disparity(parity: Parity) -> None:
     )
 
 
-def _describe(run: RunFolder, trained: TrainedModel, quantization: str) -> ExportInfo:
+def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization) -> ExportInfo:
     from dragoman.inference.ctranslate2_model import VERSION
 
     config = trained.config

@@ -7,40 +7,48 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dragoman.config import QUANTIZATIONS, TranslationSettings
-from dragoman.config_file import ConfigError, read_saved_section
+from dragoman.config import Quantization, TranslationSettings
+from dragoman.documents import FILE_NAME, LINE, item, read_document
 from dragoman.errors import UserError
 from dragoman.files import (
-    digest_of,
+    describe_file,
     exclusive,
     find_file_damage,
     flush_folder,
     flush_to_disk,
-    read_digests,
 )
+from dragoman.records import SavedFile, Versioned
 from dragoman.runs.folder import find_run
-from dragoman.validation import Fields, load_json
 
 FORMAT = 1
 INFO, CARD, MODEL, LOCK = "dragoman.json", "README.md", "model.bin", ".lock"
 SUBWORDS = ("source.model", "target.model")
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
 class ExportInfo:
     """What an exported model is, and all that `translate` needs beside its weights."""
 
-    run: str
-    checkpoints: tuple[str, ...]
-    quantization: str
-    source_language: str
-    target_language: str
-    normalize_punctuation: bool
-    max_tokens: int
-    translation: TranslationSettings
-    versions: Mapping[str, str]
+    run: str = item("name of the run", pattern=LINE)
+    checkpoints: tuple[str, ...] = item("that the weights are the mean of", pattern=LINE)
+    quantization: Quantization = item("of the weights")
+    source_language: str = item("its label", pattern=LINE)
+    target_language: str = item("its label", pattern=LINE)
+    normalize_punctuation: bool = item("whether input needs plain punctuation")
+    max_tokens: int = item("of the longest line in training", minimum=2)
+    translation: TranslationSettings = item("how it is decoded")
+    versions: Mapping[str, str] = item("of what made it", pattern=LINE)
+
+
+@dataclass(frozen=True)
+class ExportFiles:
+    """Every file of an export but the one that says so."""
+
+    files: Mapping[str, SavedFile] = item("by name", keys=FILE_NAME)
 
 
 def require_ctranslate2() -> None:
@@ -63,40 +71,24 @@ def find_export(name: str) -> Path:
 
 def read_info(folder: Path) -> ExportInfo:
     """Read what an export says of itself, and check that its files are as they were written."""
-    document = _read_document(folder)
-    digests = read_digests(document.fields("files"))
+    info, files = _read(folder, ExportInfo), _read(folder, ExportFiles).files
     for name in (MODEL, *SUBWORDS):
-        if name not in digests:
-            raise document.refusal(f"files.{name} is missing")
-    for name, file in digests.items():
+        if name not in files:
+            raise UserError(
+                f"{folder / INFO} is damaged: files.{name} is missing; {_remedy(folder)}"
+            )
+    for name, file in files.items():
         # The card is for people, who are asked to write the licence there.
         damage = find_file_damage(folder / name, file.bytes, file.sha256) if name != CARD else None
         if damage:
-            raise UserError(f"{folder} is damaged: {damage}; export the run again")
-    checkpoints, versions = document.list("checkpoints"), document.fields("versions")
-    try:
-        translation = read_saved_section(
-            TranslationSettings, document.fields("translation").raw(), "translation"
-        )
-    except ConfigError as error:
-        raise document.refusal(error.problems[0]) from None
-    return ExportInfo(
-        document.line("run"),
-        tuple(checkpoints.line(place) for place in checkpoints),
-        document.one_of("quantization", QUANTIZATIONS),
-        document.line("source_language"),
-        document.line("target_language"),
-        document.flag("normalize_punctuation"),
-        document.count("max_tokens", minimum=2),
-        translation,
-        {name: versions.line(name) for name in versions},
-    )
+            raise UserError(f"{folder} is damaged: {damage}; {_remedy(folder)}")
+    return info
 
 
 def write_info(folder: Path, info: ExportInfo, parity: Mapping[str, Any] | None) -> None:
     """Write down what an export is and how it was checked, with checksums of all its files."""
     files = {
-        path.name: asdict(digest_of(path))
+        path.name: asdict(describe_file(path))
         for path in sorted(folder.iterdir())
         if path.name not in (INFO, LOCK)
     }
@@ -140,7 +132,7 @@ def refuse_foreign(output: Path) -> None:
         return
     if not (output / INFO).is_file():
         raise UserError(f"{output} is not an export of dragoman: choose another --output")
-    written = read_digests(_read_document(output).fields("files"))
+    written = _read(output, ExportFiles).files
     own = {INFO, *written}
     if foreign := sorted(path.name for path in output.iterdir() if path.name not in own):
         raise UserError(
@@ -148,7 +140,7 @@ def refuse_foreign(output: Path) -> None:
             "move it, or choose another --output"
         )
     card = output / CARD
-    if card.is_file() and digest_of(card) != written.get(CARD):
+    if card.is_file() and describe_file(card) != written.get(CARD):
         raise UserError(
             f"{card} was changed since it was written: move it, or choose another --output"
         )
@@ -176,7 +168,13 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _read_document(folder: Path) -> Fields:
-    document = load_json(folder / INFO, f"delete {folder} and export the run again")
-    document.require_format(FORMAT)
-    return document
+def _read(folder: Path, kind: type[Record]) -> Record:
+    path, remedy = folder / INFO, _remedy(folder)
+    written = read_document(path, Versioned, remedy).format
+    if written != FORMAT:
+        raise UserError(f"{path} has format {written}, this Dragoman reads {FORMAT}; {remedy}")
+    return read_document(path, kind, remedy)
+
+
+def _remedy(folder: Path) -> str:
+    return f"delete {folder} and export the run again"

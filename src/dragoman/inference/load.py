@@ -22,15 +22,15 @@ from dragoman.inference.export_folder import (
 )
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer, load_weights
+from dragoman.records import CheckpointIndex
 from dragoman.runs.checkpoint import (
-    WEIGHTS,
     find_damage,
     read_index,
 )
+from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import read_provenance
 from dragoman.runs.tensors import read_tensors
-from dragoman.validation import Fields
 
 if TYPE_CHECKING:
     from dragoman.inference.ctranslate2_model import CTranslate2Translator
@@ -62,9 +62,10 @@ def load_trained(
 
 def run_manifest(run: RunFolder) -> Manifest:
     """What the corpus was that a run was trained on, from the copy in its provenance."""
-    copy = read_provenance(run)["corpus"].get("manifest")
-    fix = "restore it from a copy"
-    return parse_manifest(Fields(copy, str(run.provenance), fix, "corpus.manifest"))
+    copy = read_provenance(run).corpus.manifest
+    return parse_manifest(
+        copy, str(run.provenance), "restore it from a copy", where="corpus.manifest"
+    )
 
 
 def _subwords(run: RunFolder) -> list[Subwords]:
@@ -117,12 +118,12 @@ def choose_checkpoints(
     if average < 1:
         raise UserError(f"--average {average}: must be at least 1")
     index = read_index(run.checkpoints)
-    entries = {entry["name"]: entry for entry in index["checkpoints"]}
+    entries = {entry.name: entry for entry in index.checkpoints}
     if not entries:
         raise UserError(f"{run.path} has no checkpoint yet")
     if average > 1:
         # Others are there for their scores alone, with those between them gone.
-        latest = [name for name, entry in entries.items() if not entry.get("is_only_best")]
+        latest = [name for name, entry in entries.items() if not entry.is_only_best]
         latest = latest[-keep_latest:]
         if len(latest) < average:
             raise UserError(
@@ -131,23 +132,24 @@ def choose_checkpoints(
             )
         names = latest[-average:]
     else:
-        names = [_resolve(checkpoint, index, list(entries), run)]
+        names = [_resolve(checkpoint, index, run)]
     for name in names:
         if damage := find_damage(run.checkpoints, entries[name], (WEIGHTS,)):
             raise UserError(f"{run.checkpoints / name} is damaged: {damage}; choose another")
     return names
 
 
-def _resolve(checkpoint: str, index: dict[str, str], names: list[str], run: RunFolder) -> str:
-    by_step = {str(int(name.removeprefix("step-"))): name for name in names}
+def _resolve(checkpoint: str, index: CheckpointIndex, run: RunFolder) -> str:
+    by_step = {str(entry.step): entry.name for entry in index.checkpoints}
+    latest = index.checkpoints[-1].name
     match checkpoint:
         case "latest":
-            return index["latest"]
+            return latest
         case "best":
-            if best := index["best_bleu"] or index["best_loss"]:
+            if best := index.best_bleu or index.best_loss:
                 return best
             say(f"{run.path} has no evaluated checkpoint; taking the latest")
-            return index["latest"]
+            return latest
         case _ if (step := checkpoint.lstrip("0")) in by_step:
             return by_step[step]
     kept = ", ".join(by_step)

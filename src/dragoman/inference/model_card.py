@@ -2,9 +2,9 @@
 
 import html
 import json
+import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from dragoman.config import Config, ParallelText, VocabularySettings
 from dragoman.corpus.clean import FILTERS
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.text import PLAIN_PUNCTUATION
-from dragoman.errors import UserError
 from dragoman.inference.export_folder import ExportInfo
 from dragoman.inference.load import TrainedModel, run_manifest
 from dragoman.inference.parity import Parity
 from dragoman.model.transformer import Transformer, count_parameters
-from dragoman.runs.checkpoint import checkpoint_name
+from dragoman.records import Evaluation
+from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
-from dragoman.validation import Fields, parse_json
+from dragoman.runs.metrics_reader import read_metrics
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | N
     rows, signatures = [], set()
     for one in _evaluations(run, info.checkpoints):
         rows.append(
-            f"| {plain(one.set)} | {one.pairs:,} "
+            f"| {plain(one.set)} | {one.bleu_pairs:,} "
             f"| while training, beam {config.evaluation.beam} "
             f"| {one.bleu:.2f} |  | {one.chrf:.2f} |  |"
         )
@@ -104,45 +104,18 @@ def _interval(bounds: tuple[float, float]) -> str:
     return f"{bounds[0]:.2f} to {bounds[1]:.2f}"
 
 
-@dataclass(frozen=True)
-class _Evaluation:
-    """Scores of a set while training."""
-
-    step: int
-    set: str
-    pairs: int
-    bleu: float
-    chrf: float
-    signature: str
-    chrf_signature: str
-
-
-def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[_Evaluation]:
+def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[Evaluation]:
     """The evaluation of each set at the step of the one checkpoint; none for a mean of several."""
     if len(checkpoints) > 1:
         return []
-    by_set: dict[str, _Evaluation] = {}
-    with open(run.metrics, "rb") as lines:
-        for line in lines:
-            if b'"kind": "eval"' not in line:
-                continue
-            with suppress(UserError):  # A line cut short by a kill, or damaged.
-                one = _read_evaluation(parse_json(line, str(run.metrics), ""))
-                if checkpoint_name(one.step) == checkpoints[0]:
-                    by_set[one.set] = one  # A step that was repeated counts the last time.
+    by_set: dict[str, Evaluation] = {}
+    for logged in read_metrics(run.metrics, [("step",)]).events:
+        event = logged.event
+        if not isinstance(event, Evaluation) or not math.isfinite(event.bleu + event.chrf):
+            continue
+        if checkpoint_name(logged.step) == checkpoints[0]:
+            by_set[event.set] = event  # A step that was repeated counts the last time.
     return list(by_set.values())
-
-
-def _read_evaluation(line: Fields) -> _Evaluation:
-    return _Evaluation(
-        line.count("step"),
-        line.text("set"),
-        line.count("bleu_pairs"),
-        line.number("bleu"),
-        line.number("chrf"),
-        line.text("signature"),
-        line.text("chrf_signature"),
-    )
 
 
 def _use(info: ExportInfo) -> str:

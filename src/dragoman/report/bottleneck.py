@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 
+from dragoman.records import Calibration
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.records import TrainSteps
+from dragoman.report.evidence.step_series import TrainSteps
 from dragoman.report.intervals import lowest_mean
 from dragoman.report.series import NAN, Floats, mean_of_known
 from dragoman.report.thresholds import (
@@ -103,10 +104,10 @@ class Network:
 
 
 def steady_steps(train: TrainSteps) -> TrainSteps:
-    """All steps but the first few of each life, if enough are left."""
+    """All steps but the first few of each attempt, if enough are left."""
     warm = np.zeros(len(train), dtype=bool)
-    for life in np.unique(train.life):
-        warm[np.flatnonzero(train.life == life)[int(WARM_UP_STEPS.value) :]] = True
+    for attempt in np.unique(train.attempt):
+        warm[np.flatnonzero(train.attempt == attempt)[int(WARM_UP_STEPS.value) :]] = True
     warm &= np.isfinite(train.seconds)
     return train.take(warm) if warm.sum() >= STEADY_STEPS_NEEDED.value else train
 
@@ -149,7 +150,7 @@ def judge_network(evidence: Evidence, times: StepTimes) -> Network:
     exposed = times.phases["exposed communication"]
     straggler = _find_straggler(evidence, steady)
     waited = min(straggler.seconds if straggler else 0.0, exposed)
-    all_reduce = calibration.exchange_alone if calibration else None
+    all_reduce = _exchange_alone(calibration)
     theory = _exchange_in_theory(evidence)
     model_infinite, model = None, None
     if calibration and calibration.seconds_compute:
@@ -182,6 +183,13 @@ def judge_network(evidence: Evidence, times: StepTimes) -> Network:
     )
 
 
+def _exchange_alone(calibration: Calibration | None) -> float | None:
+    """Seconds of an exchange, if what was summed is what an exchange of the run sums."""
+    if calibration is None or calibration.compression == "powersgd":
+        return None
+    return calibration.seconds_all_reduce
+
+
 def _exchange_in_theory(evidence: Evidence) -> float | None:
     """Bytes over the goodput of the slowest link, and a latency for every hop."""
     calibration = evidence.history.calibration
@@ -201,7 +209,7 @@ def _could_hide(evidence: Evidence, steady: TrainSteps, compute: float) -> float
 
 def micro_batches_of(evidence: Evidence, steady: TrainSteps) -> int:
     """How often a worker computes before gradients are exchanged."""
-    rows_at_once = evidence.life.rows_per_device if evidence.life else 0
+    rows_at_once = evidence.attempt.began.rows_per_device if evidence.attempt else 0
     row_tokens = evidence.setting("batches", "row_tokens")
     slots = steady.slots[np.isfinite(steady.slots)]
     if not rows_at_once or not isinstance(row_tokens, int) or not len(slots):
@@ -245,7 +253,7 @@ def _find_straggler(evidence: Evidence, steady: TrainSteps) -> Straggler | None:
     steps = steady.take(known)
     workers, counts = np.unique(np.nan_to_num(steps.slowest_worker), return_counts=True)
     worker = int(workers[np.argmax(counts)])
-    hosts = evidence.life.hosts if evidence.life else ()
+    hosts = evidence.attempt.began.hosts if evidence.attempt else ()
     # Where workers are slower by turns, each is behind as often as ahead.
     ahead_or_behind = (steps.slowest_worker == worker).astype(float)
     ahead_or_behind -= steps.fastest_worker == worker

@@ -70,7 +70,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Calibra
         local_steps=network.local_steps,
         local_fragments=evidence.local_fragments,
         micro_batches=micro_batches,
-        device=evidence.life.device if evidence.life else "cpu",
+        device=evidence.attempt.began.device if evidence.attempt else "cpu",
     )
 
 

@@ -103,10 +103,10 @@ def _while_running(evidence: Evidence, machine: Machine) -> Bools:
 
 def _used_gpus(evidence: Evidence, machine: Machine, during: Bools) -> list[Gpu]:
     """As many GPUs as the machine has workers: the busiest."""
-    if evidence.life and evidence.life.device != "cuda":
+    if evidence.attempt and evidence.attempt.began.device != "cuda":
         return []
     known = [gpu for gpu in machine.gpus if np.isfinite(gpu.utilization[during]).any()]
-    hosts = evidence.life.hosts if evidence.life else ()
+    hosts = evidence.attempt.began.hosts if evidence.attempt else ()
     workers = hosts.count(machine.host) if len(hosts) >= evidence.workers else 0
     busiest = sorted(known, key=lambda gpu: -mean_of_known(gpu.utilization[during]))
     return sorted(busiest[: workers or len(busiest)], key=lambda gpu: gpu.index)
@@ -121,9 +121,9 @@ def _describe(host: str, gpu: Gpu, samples: Floats) -> GpuUse:
 
 def _workers_elsewhere(evidence: Evidence, hosts: Collection[str]) -> int:
     """Workers on GPUs of other machines than these."""
-    if evidence.life is None or evidence.life.device != "cuda":
+    if evidence.attempt is None or evidence.attempt.began.device != "cuda":
         return 0
-    return sum(host not in hosts for host in evidence.life.hosts)
+    return sum(host not in hosts for host in evidence.attempt.began.hosts)
 
 
 def _find_dips(

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dragoman.report.curves import LOG_FURTHER, coverage_each, last_third, trend_over_steps
-from dragoman.report.evidence.records import Evaluations, TrainSteps
+from dragoman.report.evidence.step_series import Evaluations, TrainSteps
 from dragoman.report.intervals import Trend
 from dragoman.report.law import Law, Stage
 from dragoman.report.overfitting import Overfitting, Verdict, judge_overfitting

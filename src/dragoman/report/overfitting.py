@@ -13,7 +13,7 @@ from dragoman.report.curves import (
     running_median,
     trend_over_steps,
 )
-from dragoman.report.evidence.records import Evaluations
+from dragoman.report.evidence.step_series import Evaluations
 from dragoman.report.intervals import Trend
 from dragoman.report.series import NAN, Floats
 from dragoman.report.thresholds import EVALUATIONS_NEEDED, OVERFITTING_RISE, RISE_BEYOND_NOISE

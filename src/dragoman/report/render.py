@@ -107,27 +107,27 @@ def _advice(answers: tuple[Answer, ...]) -> list[Answer]:
 
 def _summary(evidence: Evidence, findings: Findings) -> str:
     """The run in one line."""
-    train, life = evidence.history.train, evidence.life
+    train, attempt = evidence.history.train, evidence.attempt
     parts = []
-    languages = evidence.corpus.get("languages")
-    if isinstance(languages, dict) and len(languages) == 2:
-        parts.append(" to ".join(map(str, languages.values())))
+    languages = evidence.corpus.languages
+    if len(languages) == 2:
+        parts.append(" to ".join(languages.values()))
     if len(train):
         wall = in_time(findings.duration.wall)
         parts.append(f"{plural(train.last_step, 'step')} in {wall}")
-    if life is not None:
+    if attempt is not None:
         machines = plural(max(1, len(evidence.hosts)), "machine")
-        device = life.device_name if life.device == "cuda" else "CPU"
-        parts.append(f"{plural(life.workers, 'worker')} on {machines}, {device}")
+        device = attempt.began.device_name if attempt.began.device == "cuda" else "CPU"
+        parts.append(f"{plural(attempt.began.workers, 'worker')} on {machines}, {device}")
     series = evidence.evaluations
     if series is not None and np.isfinite(series.bleu).any():
         best = int(np.nanargmax(series.bleu))
         parts.append(f"best BLEU {series.bleu[best]:.1f} at step {series.step[best]:,.0f}")
-    stop = evidence.history.stop
-    if stop is not None and stop.reason == "error":
-        parts.append(f"stopped by an error: {stop.detail}")
-    elif stop is not None and stop.reason in ("epochs", "hours", "patience"):
-        parts.append(f"ended by training.{stop.reason}")
+    end = evidence.history.end
+    if end is not None and end.reason == "error":
+        parts.append(f"stopped by an error: {end.detail}")
+    elif end is not None and end.reason in ("epochs", "hours", "patience"):
+        parts.append(f"ended by training.{end.reason}")
     return "; ".join(parts) + "." if parts else "No step has been logged."
 
 

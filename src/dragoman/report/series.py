@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from dragoman.runs.line_table import Bools as Bools
+from dragoman.runs.line_table import Floats as Floats
 
 NAN = float("nan")
 

@@ -32,19 +32,19 @@ def split_duration(history: History) -> Duration:
     wall = history.last_time - history.first_time
     lost_steps = float(np.nansum(history.lost.seconds)) + history.lost_evaluation_seconds
     recovery = set_up = paused = 0.0
-    for life, first_step in zip(history.lives, _first_steps(history), strict=True):
-        before = 0.0 if life.previous_line is None else life.time - life.previous_line
-        if life.kind == "restart":
-            recovery += before + first_step - life.time
+    for attempt, first_step in zip(history.attempts, _first_steps(history), strict=True):
+        before = 0.0 if attempt.previous_line is None else attempt.time - attempt.previous_line
+        if attempt.kind == "restart":
+            recovery += before + first_step - attempt.time
         else:
             paused += before
-            set_up += first_step - life.time
+            set_up += first_step - attempt.time
     parts = {
         # Steps that count.
         "training": float(np.nansum(history.train.seconds)),
         "evaluation": sum(float(np.nansum(series.seconds)) for series in history.evaluations),
         # Training stood still; writing in the background is free.
-        "checkpoints": sum(write.seconds_blocking for write in history.checkpoints),
+        "checkpoints": sum(write.event.seconds_blocking for write in history.checkpoints),
         # Steps made in vain, and the way from a fault to the next step.
         "restarts": lost_steps + recovery,
     }
@@ -56,13 +56,13 @@ def split_duration(history: History) -> Duration:
 
 
 def _first_steps(history: History) -> list[float]:
-    """When each life began its first step, be it lost later or not."""
+    """When each attempt began its first step, be it lost later or not."""
     begins = np.append(history.train.begins, history.lost.begins)
-    lives = np.append(history.train.life, history.lost.life)
+    attempts = np.append(history.train.attempt, history.lost.attempt)
     firsts = []
-    for number, life in enumerate(history.lives, 1):
-        own = begins[lives == number]
-        firsts.append(max(life.time, float(own.min())) if len(own) else life.time)
+    for number, attempt in enumerate(history.attempts, 1):
+        own = begins[attempts == number]
+        firsts.append(max(attempt.time, float(own.min())) if len(own) else attempt.time)
     return firsts
 
 
@@ -90,16 +90,16 @@ def checkpoint_intervals(history: History) -> list[Interval]:
         place = int(np.searchsorted(train.step, write.step))
         if place < len(train) and train.step[place] == write.step:
             begin = max(float(train.time[place]), float(evaluated.get(write.step, -np.inf)))
-            intervals.append((begin, begin + write.seconds_blocking))
+            intervals.append((begin, begin + write.event.seconds_blocking))
     return intervals
 
 
 def restart_intervals(history: History) -> list[Interval]:
-    """From the last line of a life to the first step of the next one."""
+    """From the last line of a attempt to the first step of the next one."""
     return [
-        (life.previous_line, first_step)
-        for life, first_step in zip(history.lives, _first_steps(history), strict=True)
-        if life.previous_line is not None
+        (attempt.previous_line, first_step)
+        for attempt, first_step in zip(history.attempts, _first_steps(history), strict=True)
+        if attempt.previous_line is not None
     ]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.machines import Machine
-from dragoman.report.evidence.records import TrainSteps
+from dragoman.report.evidence.step_series import TrainSteps
 from dragoman.report.intervals import Correlation, correlate
 from dragoman.report.series import NAN, Floats
 from dragoman.report.thresholds import TRAFFIC_AGREEMENT, WINDOW_TRAINING_SHARE, WINDOWS_NEEDED

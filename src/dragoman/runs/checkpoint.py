@@ -1,11 +1,11 @@
 """Checkpoints, whole or absent: safetensors, checksums, and an index."""
 
 import json
-import math
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,28 @@ from torch import Tensor
 
 from dragoman.config import CheckpointSettings
 from dragoman.console import say
-from dragoman.files import find_file_damage, flush_folder, flush_to_disk, sha256, write_whole
+from dragoman.documents import encode, read_document
+from dragoman.files import describe_file, find_file_damage, flush_folder, flush_to_disk
+from dragoman.records import CheckpointEntry, CheckpointIndex, CheckpointState, Scores
+from dragoman.runs.checkpoint_index import (
+    FILES,
+    FOLDERS,
+    INDEX,
+    OPTIMIZER,
+    STATE,
+    WEIGHTS,
+    check_entry,
+    checkpoint_name,
+    index_of,
+    read_listed,
+    write_index,
+)
 
-INDEX = "checkpoints.json"
-BEFORE = ".before"  # Ends the name of a checkpoint that another of its step replaces.
-WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+BEFORE = ".before"  # Ends the name of a checkpoint that another of its step replaces,
+OLD = ".old"  # and of one that is being deleted.
+ASIDE = re.compile(rf"\.step-\d{{8,19}}({re.escape(BEFORE)}|{re.escape(OLD)})?")
 
 Tensors = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The evaluation at a checkpoint's step, on the first validation set."""
-
-    loss: float | None = None
-    nll: float | None = None
-    bleu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,42 +45,43 @@ class Checkpoint:
     step: int
     weights: Tensors
     optimizer: Tensors
-    state: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    numbers: Mapping[str, float]  # The few beside the optimizer's tensors.
     scores: Scores
 
 
-def checkpoint_name(step: int) -> str:
-    """Folder name of a step's checkpoint."""
-    return f"step-{step:08d}"
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint that has been put in place."""
+
+    bytes: int
+    void: list[str]  # Names of later ones: the run went back before them, for they are damaged.
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
-    """Write one checkpoint aside, put it in place, and enter it in the index; return its bytes.
-
-    Later ones are void: the run went back before them because they are damaged.
-    """
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Written:
+    """Write one checkpoint aside, put it in place, and enter it in the index."""
     name = checkpoint_name(checkpoint.step)
     aside = folder / f".{name}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     save_file(dict(checkpoint.weights), aside / WEIGHTS)
     save_file(dict(checkpoint.optimizer), aside / OPTIMIZER)
-    files = {file: _describe(aside / file) for file in (WEIGHTS, OPTIMIZER)}
-    # JSON has no NaN, and a score that is not finite is none.
-    scores = {
-        score: value if value is not None and math.isfinite(value) else None
-        for score, value in asdict(checkpoint.scores).items()
-    }
-    state = {"step": checkpoint.step, **checkpoint.state, "scores": scores, "files": files}
-    (aside / STATE).write_text(json.dumps(state, indent=2))
+    state = CheckpointState(
+        checkpoint.step,
+        checkpoint.progress,
+        checkpoint.numbers,
+        checkpoint.scores,
+        {file: describe_file(aside / file) for file in (WEIGHTS, OPTIMIZER)},
+    )
+    (aside / STATE).write_text(json.dumps(encode(state), indent=2))
     for path in aside.iterdir():
         _flush(path)
     flush_folder(aside)
     own = _entry(aside)
-    entries = read_index(folder)["checkpoints"]
-    valid = [entry for entry in entries if entry["step"] < checkpoint.step]
+    entries = read_index(folder).checkpoints
+    valid = [entry for entry in entries if entry.step < checkpoint.step]
     if len(valid) < len(entries):
-        _write_index(folder, valid)
+        write_index(folder, valid)
     before = folder / f".{name}{BEFORE}"
     if (folder / name).exists():
         shutil.rmtree(before, ignore_errors=True)  # An earlier kill may have left one.
@@ -86,22 +93,19 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> int:
             before.rename(folder / name)
         raise
     flush_folder(folder)
-    _write_index(folder, [*valid, own])
+    write_index(folder, [*valid, own])
     shutil.rmtree(before, ignore_errors=True)
-    for entry in entries:
-        if entry["step"] > checkpoint.step:
-            _delete(folder / entry["name"])
-    return int(own["bytes"])
+    return Written(own.bytes, [entry.name for entry in entries if entry.step > checkpoint.step])
 
 
-def read_index(folder: Path) -> dict[str, Any]:
-    """The index of kept checkpoints; if it is lost, what their folders say."""
-    entries = _listed(folder)
+def read_index(folder: Path) -> CheckpointIndex:
+    """The kept checkpoints; if the index is lost, what their folders say."""
+    entries = read_listed(folder)
     if entries is None:
         entries = _in_folders(folder)
         if entries:
             say(f"{folder / INDEX} is missing or damaged; reading the folders beside it instead")
-    return _index_of(entries)
+    return index_of(entries)
 
 
 def mend_index(folder: Path, warn: Callable[[str], None]) -> None:
@@ -110,72 +114,76 @@ def mend_index(folder: Path, warn: Callable[[str], None]) -> None:
         place = folder / before.name.removeprefix(".").removesuffix(BEFORE)
         if not place.exists():
             before.rename(place)
-    listed = _listed(folder) or []
-    names = {entry["name"] for entry in listed}
-    left_out = [entry for entry in _in_folders(folder) if entry["name"] not in names]
+    listed = read_listed(folder) or []
+    names = {entry.name for entry in listed}
+    left_out = [entry for entry in _in_folders(folder) if entry.name not in names]
     if left_out:
-        found = ", ".join(entry["name"] for entry in left_out)
+        found = ", ".join(entry.name for entry in left_out)
         warn(f"{folder / INDEX} did not list {found}; entered again from the folders")
-        _write_index(folder, [*listed, *left_out])
+        write_index(folder, [*listed, *left_out])
 
 
 def prune(folder: Path, settings: CheckpointSettings) -> None:
     """Delete checkpoints that are neither among the latest nor the best."""
     index = read_index(folder)
-    entries = sorted(index["checkpoints"], key=lambda entry: int(entry["step"]))
-    latest = {entry["name"] for entry in entries[-settings.keep_latest :]}
-    latest -= {entry["name"] for entry in entries if entry.get("is_only_best")}
+    entries = index.checkpoints
+    latest = {entry.name for entry in entries[-settings.keep_latest :] if not entry.is_only_best}
     kept = set(latest)
     if settings.keep_best:
-        kept |= {index[best] for best in ("best_loss", "best_bleu") if index[best]}
-    _write_index(
+        kept |= {best for best in (index.best_loss, index.best_bleu) if best}
+    write_index(
         folder,
         [
-            {**entry, "is_only_best": entry["name"] not in latest}
+            replace(entry, is_only_best=entry.name not in latest)
             for entry in entries
-            if entry["name"] in kept
+            if entry.name in kept
         ],
     )
-    for entry in entries:
-        if entry["name"] not in kept:
-            _delete(folder / entry["name"])
-    for path in folder.glob(".*/"):  # Half written or half deleted when the run was killed.
-        shutil.rmtree(path)
+    delete_checkpoints(folder, [entry.name for entry in entries if entry.name not in kept])
+    for path in folder.iterdir():
+        if ASIDE.fullmatch(path.name):  # Half written or half deleted when the run was killed.
+            shutil.rmtree(path)
 
 
-def find_intact(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
-    """Entry of the latest checkpoint whose bytes match their checksums; damaged ones are named."""
-    entries = sorted(read_index(folder)["checkpoints"], key=lambda entry: -int(entry["step"]))
-    for entry in entries:
+def delete_checkpoints(folder: Path, names: Sequence[str]) -> None:
+    """Delete checkpoints; a kill in the middle leaves nothing that looks like one."""
+    for name in names:
+        aside = folder / f".{name}{OLD}"
+        shutil.rmtree(aside, ignore_errors=True)
+        if (folder / name).exists():
+            (folder / name).rename(aside)
+            shutil.rmtree(aside)
+
+
+def find_intact(folder: Path, warn: Callable[[str], None]) -> CheckpointEntry | None:
+    """The latest checkpoint whose bytes match their checksums; damaged ones are named."""
+    for entry in reversed(read_index(folder).checkpoints):
         damage = find_damage(folder, entry)
         if damage is None:
-            return dict(entry)
-        warn(f"checkpoint {entry['name']} is damaged ({damage}); passing over it")
+            return entry
+        warn(f"checkpoint {entry.name} is damaged ({damage}); passing over it")
     return None
 
 
 def has_intact(folder: Path, name: str) -> bool:
     """Whether the folder holds a checkpoint of that name, undamaged."""
-    entries = read_index(folder)["checkpoints"]
-    return any(entry["name"] == name and find_damage(folder, entry) is None for entry in entries)
+    entries = read_index(folder).checkpoints
+    return any(entry.name == name and find_damage(folder, entry) is None for entry in entries)
 
 
-def find_damage(
-    folder: Path, entry: Mapping[str, Any], files: Sequence[str] = (WEIGHTS, OPTIMIZER, STATE)
-) -> str | None:
+def find_damage(folder: Path, entry: CheckpointEntry, files: Sequence[str] = FILES) -> str | None:
     """Say what is wrong with a checkpoint's files, if anything."""
     for name in files:
-        file = entry["files"][name]
-        damage = find_file_damage(folder / entry["name"] / name, file["bytes"], file["sha256"])
+        file = entry.files[name]
+        damage = find_file_damage(folder / entry.name / name, file.bytes, file.sha256)
         if damage:
             return damage
     return None
 
 
-def read_state(folder: Path, name: str) -> dict[str, Any]:
+def read_state(folder: Path, name: str) -> CheckpointState:
     """Read a checkpoint's state: step, place in the corpus, best scores."""
-    state: dict[str, Any] = json.loads((folder / name / STATE).read_text())
-    return state
+    return read_document(folder / name / STATE, CheckpointState, "restore the checkpoint")
 
 
 def _flush(path: Path) -> None:
@@ -185,66 +193,26 @@ def _flush(path: Path) -> None:
         flush_to_disk(file)
 
 
-def _describe(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
-
-
-def _delete(path: Path) -> None:
-    """Delete a checkpoint; a kill in the middle leaves nothing that looks like one."""
-    aside = path.with_name(f".{path.name}.old")
-    shutil.rmtree(aside, ignore_errors=True)
-    if path.exists():
-        path.rename(aside)
-        shutil.rmtree(aside)
-
-
-def _entry(path: Path) -> dict[str, Any]:
+def _entry(path: Path) -> CheckpointEntry:
     """What the index says of the checkpoint in a folder."""
-    state = json.loads((path / STATE).read_text())
-    files = {**state["files"], STATE: _describe(path / STATE)}
-    return {
-        "name": checkpoint_name(state["step"]),
-        "step": state["step"],
-        "time": (path / STATE).stat().st_mtime,
-        "bytes": sum(file["bytes"] for file in files.values()),
-        "files": files,
-        **state["scores"],
-    }
+    state = read_state(path.parent, path.name)
+    files = {**state.files, STATE: describe_file(path / STATE)}
+    entry = CheckpointEntry(
+        name=checkpoint_name(state.step),
+        step=state.step,
+        time=(path / STATE).stat().st_mtime,
+        bytes=sum(file.bytes for file in files.values()),
+        files=files,
+        **vars(state.scores),
+    )
+    check_entry(entry)
+    return entry
 
 
-def _in_folders(folder: Path) -> list[dict[str, Any]]:
+def _in_folders(folder: Path) -> list[CheckpointEntry]:
     """Entries of all checkpoints whose folders can be read."""
     entries = []
-    for path in sorted(folder.glob("step-*/")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+    for path in sorted(folder.glob(FOLDERS)):
+        with suppress(OSError, ValueError):
             entries.append((path.name, _entry(path)))
-    return [entry for name, entry in entries if entry["name"] == name]
-
-
-def _listed(folder: Path) -> list[dict[str, Any]] | None:
-    """Entries of the index as it stands; None if it is missing or damaged."""
-    try:
-        entries: list[dict[str, Any]] = json.loads((folder / INDEX).read_text())["checkpoints"]
-        _index_of(entries)  # Whatever is JSON can be read; not all of it is an index.
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    return entries
-
-
-def _index_of(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    entries = sorted(entries, key=lambda entry: int(entry["step"]))
-
-    def best(score: str, sign: int) -> str | None:
-        scored = [entry for entry in entries if entry[score] is not None]
-        return min(scored, key=lambda entry: sign * entry[score])["name"] if scored else None
-
-    return {
-        "latest": entries[-1]["name"] if entries else None,
-        "best_loss": best("loss", 1),
-        "best_bleu": best("bleu", -1),
-        "checkpoints": entries,
-    }
-
-
-def _write_index(folder: Path, entries: list[dict[str, Any]]) -> None:
-    write_whole(folder / INDEX, json.dumps(_index_of(entries), indent=2).encode())
+    return [entry for name, entry in entries if entry.name == name]

@@ -10,7 +10,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.config import CheckpointSettings
-from dragoman.runs.checkpoint import Checkpoint, Tensors, checkpoint_name, prune, write_checkpoint
+from dragoman.records import CheckpointFailed, CheckpointSaved
+from dragoman.runs.checkpoint import (
+    Checkpoint,
+    Tensors,
+    delete_checkpoints,
+    prune,
+    write_checkpoint,
+)
+from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 
 ELEMENTS_AT_ONCE = 1 << 21  # Of a checkpoint, on their way from a GPU.
@@ -18,14 +26,11 @@ ELEMENTS_AT_ONCE = 1 << 21  # Of a checkpoint, on their way from a GPU.
 
 @dataclass(frozen=True)
 class Saved:
-    """What became of a save: bytes and seconds, or the reason it failed."""
+    """What became of a save."""
 
-    name: str
     step: int
-    bytes: int
-    seconds_blocking: float
-    seconds_background: float
-    failure: str | None = None
+    event: CheckpointSaved | CheckpointFailed
+    left_over: str = ""  # Why old checkpoints could not be deleted, if so.
 
 
 class CheckpointWriter:
@@ -67,17 +72,22 @@ class CheckpointWriter:
         start = time.perf_counter()
         if ready:
             checkpoint = _bring_to_host(checkpoint, ready)
-        name = checkpoint_name(checkpoint.step)
-        failure, size = None, 0
+        folder, name = self._run.checkpoints, checkpoint_name(checkpoint.step)
         try:
-            size = write_checkpoint(self._run.checkpoints, checkpoint)
-            prune(self._run.checkpoints, self._settings)
+            written = write_checkpoint(folder, checkpoint)
         except (OSError, SafetensorError) as error:
             # Training goes on; the older checkpoints are untouched.
-            failure = str(error)
-            shutil.rmtree(self._run.checkpoints / f".{name}", ignore_errors=True)
+            shutil.rmtree(folder / f".{name}", ignore_errors=True)
+            return Saved(checkpoint.step, CheckpointFailed(str(error)))
+        left_over = ""
+        try:
+            delete_checkpoints(folder, written.void)
+            prune(folder, self._settings)
+        except OSError as error:
+            left_over = str(error)
         seconds = time.perf_counter() - start
-        return Saved(name, checkpoint.step, size, seconds_blocking, seconds, failure)
+        event = CheckpointSaved(name, written.bytes, seconds_blocking, seconds)
+        return Saved(checkpoint.step, event, left_over)
 
 
 def _copy(tensors: Tensors) -> dict[str, Tensor]:

@@ -5,12 +5,23 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.documents import encode
+from dragoman.records import (
+    EVENTS,
+    Evaluation,
+    Event,
+    EventKind,
+    Link,
+    MachineSample,
+    SampleTranslation,
+    TrainStep,
+)
 from dragoman.runs.folder import RunFolder
+from dragoman.runs.metrics_reader import highest_steps
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -49,7 +60,7 @@ class MetricsLog:
         self._highest_steps = highest_steps(run.metrics)
         self._run = run
         self._warn = warn
-        self._shown: dict[str, Mapping[str, Any]] = {}  # The last sample of each machine.
+        self._shown: dict[str, MachineSample] = {}  # The last sample of each machine.
         self._metrics = LineFile(run.metrics)
         self._samples = LineFile(run.samples)
         self._others: dict[str, LineFile] = {}  # Monitors of other machines.
@@ -60,41 +71,23 @@ class MetricsLog:
         self._last_flush = 0.0
         self._has_warned = False
 
-    def write(self, kind: str, step: int, **values: Any) -> None:
-        """Append one event; it happened now, unless `values` name another time."""
-        line = {"kind": kind, "time": time.time(), "step": step, **values}
+    def write(self, kind: EventKind, step: int, event: Event, moment: float | None = None) -> None:
+        """Append one event; it happened now, unless told otherwise."""
+        assert type(event) is EVENTS[kind], f"{kind} is no {type(event).__name__}"
+        moment = time.time() if moment is None else moment
+        line = {"kind": kind, "time": moment, "step": step, **encode(event)}
         if step <= self._highest_steps.get(kind, -1):
             line["repeated"] = True
         self._metrics.append(line)
-        if kind == "train":
-            rate = values["target_tokens"] / values["seconds"] if values["seconds"] else 0.0
-            self._scalars(TRAIN_SCALARS, {**values, "tokens_per_second": rate}, step)
-        elif kind == "eval":
-            self._first_set = self._first_set or values["set"]
-            suffix = "" if values["set"] == self._first_set else f"/{values['set']}"
-            perplexity = math.exp(values["nll"]) if values["nll"] < 100 else None
-            self._scalars(EVAL_SCALARS, {**values, "perplexity": perplexity}, step, suffix)
-        elif kind == "link":
-            sender, receiver = values["hosts"]
-            for name, value in link_scalars(values).items():
-                where = f"system/{sender}/link_to_{receiver}/{name}"
-                self._on_board(partial(_add_scalar, name=where, value=value, step=step))
+        self._show(step, event)
         if kind != "train" or time.monotonic() - self._last_flush > SECONDS_BETWEEN_FLUSHES:
             self.flush()
 
-    def write_sample(self, step: int, source: str, reference: str, translation: str) -> None:
+    def write_sample(self, sample: SampleTranslation) -> None:
         """Append one sample translation."""
-        self._samples.append(
-            {
-                "step": step,
-                "time": time.time(),
-                "source": source,
-                "reference": reference,
-                "translation": translation,
-            }
-        )
+        self._samples.append(encode(sample))
 
-    def write_samples_of_machine(self, host: str, samples: Sequence[Mapping[str, Any]]) -> None:
+    def write_samples_of_machine(self, host: str, samples: Sequence[MachineSample]) -> None:
         """Append what the monitor of another machine saw."""
         try:
             file = self._others[host] = self._others.get(host) or LineFile(
@@ -104,10 +97,10 @@ class MetricsLog:
             self._warn_once(f"the monitor of {host} cannot be written: {error.strerror}")
             return
         for sample in samples:
-            file.append(sample)
+            file.append(encode(sample))
         self.flush()
 
-    def show_machine(self, host: str, samples: Sequence[Mapping[str, Any]]) -> None:
+    def show_machine(self, host: str, samples: Sequence[MachineSample]) -> None:
         """Show what a machine did on TensorBoard, under system/HOST."""
         for before, sample in zip([self._shown.get(host), *samples[:-1]], samples, strict=True):
             for name, value in machine_scalars(before, sample).items():
@@ -115,11 +108,28 @@ class MetricsLog:
                     _add_scalar,
                     name=f"system/{host}/{name}",
                     value=value,
-                    step=sample["step"],
-                    time=sample["time"],
+                    step=sample.step,
+                    time=sample.time,
                 )
                 self._on_board(add)
         self._shown[host] = samples[-1]
+
+    def _show(self, step: int, event: Event) -> None:
+        """Show an event on TensorBoard, if there is a curve for it."""
+        match event:
+            case TrainStep():
+                rate = event.target_tokens / event.seconds if event.seconds else 0.0
+                self._scalars(TRAIN_SCALARS, {**vars(event), "tokens_per_second": rate}, step)
+            case Evaluation():
+                self._first_set = self._first_set or event.set
+                suffix = "" if event.set == self._first_set else f"/{event.set}"
+                nll = math.inf if event.nll is None else event.nll
+                perplexity = math.exp(nll) if nll < 100 else None
+                self._scalars(EVAL_SCALARS, {**vars(event), "perplexity": perplexity}, step, suffix)
+            case Link(hosts=(sender, receiver)):
+                for name, value in link_scalars(event).items():
+                    where = f"system/{sender}/link_to_{receiver}/{name}"
+                    self._on_board(partial(_add_scalar, name=where, value=value, step=step))
 
     def flush(self) -> None:
         """Hand everything to the operating system; a full disk is told once, and waited out."""
@@ -171,57 +181,39 @@ def _add_scalar(
     board.add_scalar(name, value, step, walltime=time)
 
 
-def link_scalars(link: Mapping[str, Any]) -> dict[str, float]:
+def link_scalars(link: Link) -> dict[str, float]:
     """What a link was measured to carry, in the units of `machine_scalars`."""
     return {
-        "megabits_per_second": 8 * link["goodput_bytes_per_second"] / 1e6,
-        "latency_milliseconds": 1e3 * link["latency_seconds"],
+        "megabits_per_second": 8 * link.goodput_bytes_per_second / 1e6,
+        "latency_milliseconds": 1e3 * link.latency_seconds,
     }
 
 
-def machine_scalars(
-    before: Mapping[str, Any] | None, sample: Mapping[str, Any]
-) -> dict[str, float]:
+def machine_scalars(before: MachineSample | None, sample: MachineSample) -> dict[str, float]:
     """Curves of a monitor's sample; rates need the sample before it."""
     scalars = {
-        "cpu_percent": sample["cpu_percent"],
-        "memory_gigabytes": sample["memory_bytes"] / 1e9,
+        "cpu_percent": sample.cpu_percent,
+        "memory_gigabytes": sample.memory_bytes / 1e9,
     }
-    for gpu in sample["gpus"]:
+    for gpu in sample.gpus:
         for name in ("utilization", "power_watts", "sm_clock_mhz"):
-            if gpu[name] is not None:
-                scalars[f"gpu{gpu['index']}/{name}"] = gpu[name]
-        if gpu["memory_bytes"] is not None:
-            scalars[f"gpu{gpu['index']}/memory_gigabytes"] = gpu["memory_bytes"] / 1e9
-    seconds = sample["time"] - before["time"] if before else 0.0
+            if (value := getattr(gpu, name)) is not None:
+                scalars[f"gpu{gpu.index}/{name}"] = value
+        if gpu.memory_bytes is not None:
+            scalars[f"gpu{gpu.index}/memory_gigabytes"] = gpu.memory_bytes / 1e9
+    seconds = sample.time - before.time if before else 0.0
     if before is None or seconds <= 0:
         return scalars
-    for name in ("disk_read_bytes", "disk_written_bytes"):
-        if sample[name] is not None and before[name] is not None:
-            rate = (sample[name] - before[name]) / seconds
-            scalars[f"{name.removesuffix('_bytes')}_megabytes_per_second"] = rate / 1e6
-    for interface, counters in sample["interfaces"].items():
-        earlier = before["interfaces"].get(interface, counters)
+    for name in ("disk_read", "disk_written"):
+        now, then = (getattr(one, f"{name}_bytes") for one in (sample, before))
+        if now is not None and then is not None:
+            scalars[f"{name}_megabytes_per_second"] = (now - then) / seconds / 1e6
+    for interface, counters in sample.interfaces.items():
+        earlier = before.interfaces.get(interface, counters)
         for name in ("received", "sent"):
-            rate = (counters[f"{name}_bytes"] - earlier[f"{name}_bytes"]) / seconds
-            scalars[f"{interface}/{name}_megabits_per_second"] = 8 * rate / 1e6
+            grown = getattr(counters, f"{name}_bytes") - getattr(earlier, f"{name}_bytes")
+            scalars[f"{interface}/{name}_megabits_per_second"] = 8 * grown / seconds / 1e6
     return scalars
-
-
-def highest_steps(path: Path) -> dict[str, int]:
-    """The last steps that earlier lives of the run trained and evaluated, by kind of line."""
-    highest = {"train": 0, "eval": 0}
-    marks = {kind: f'"kind": "{kind}"'.encode() for kind in highest}
-    if not path.exists():
-        return highest
-    with open(path, "rb") as lines:
-        for line in lines:
-            for kind, mark in marks.items():
-                if mark not in line:
-                    continue
-                with suppress(ValueError, KeyError, TypeError):  # Cut short by a kill, or edited.
-                    highest[kind] = max(highest[kind], json.loads(line)["step"])
-    return highest
 
 
 class LineFile:
@@ -238,7 +230,7 @@ class LineFile:
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Add one JSON object."""
-        self._waiting += _json_line(values).encode()
+        self._waiting += (json.dumps(values, ensure_ascii=False) + "\n").encode()
 
     def flush(self) -> str | None:
         """Write what waits; return the reason if it could not be written."""
@@ -254,12 +246,3 @@ class LineFile:
         """Write what waits, if there is room, and close."""
         self.flush()
         self._file.close()
-
-
-def _json_line(values: Mapping[str, Any]) -> str:
-    # JSON has no NaN; a reader should not need a special parser.
-    plain = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in values.items()
-    }
-    return json.dumps(plain, ensure_ascii=False) + "\n"

@@ -12,6 +12,8 @@ import pynvml
 import torch
 
 from dragoman.cluster.network import link_speed_mbit
+from dragoman.documents import encode
+from dragoman.records import GpuSample, InterfaceSample, MachineSample
 from dragoman.runs.metrics import LineFile
 
 SECONDS_BETWEEN_SAMPLES = 1.0
@@ -36,7 +38,7 @@ class Monitor:
         self._gpus = [_Gpu(index, self._warn_once) for index in range(gpus)]
         self._speeds = {name: link_speed_mbit(name) for name in psutil.net_if_stats()}
         self._file: LineFile | None = None
-        self._waiting: deque[dict[str, Any]] = deque()
+        self._waiting: deque[MachineSample] = deque()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -46,7 +48,7 @@ class Monitor:
         psutil.cpu_percent()  # The first call only sets the point from which the next counts.
         self._thread.start()
 
-    def take(self) -> list[dict[str, Any]]:
+    def take(self) -> list[MachineSample]:
         """Samples since the last call."""
         # One by one: the thread may add another at any moment.
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -59,42 +61,40 @@ class Monitor:
         if self._file:
             self._file.close()
 
-    def sample(self) -> dict[str, Any]:
-        """Look at the machine once; bytes of disk and network are counters that only grow."""
+    def sample(self) -> MachineSample:
+        """Look at the machine once."""
         memory = psutil.virtual_memory()
         disk = psutil.disk_io_counters()
-        return {
-            "time": time.time(),
-            "step": self._step(),
-            "clock_offset": self._clock_offset,
-            "cpu_percent": psutil.cpu_percent(),
-            "memory_bytes": memory.total - memory.available,
-            "memory_total_bytes": memory.total,
-            "process_memory_bytes": psutil.Process().memory_info().rss,
-            "disk_read_bytes": disk.read_bytes if disk else None,
-            "disk_written_bytes": disk.write_bytes if disk else None,
-            "disk_free_bytes": psutil.disk_usage(str(self._folder)).free,
-            "gpus": [gpu.sample() for gpu in self._gpus],
-            "interfaces": {
-                name: {
-                    "received_bytes": counters.bytes_recv,
-                    "sent_bytes": counters.bytes_sent,
-                    "speed_mbit": self._speeds.get(name),
-                }
+        return MachineSample(
+            time=time.time(),
+            step=self._step(),
+            clock_offset=self._clock_offset,
+            cpu_percent=psutil.cpu_percent(),
+            memory_bytes=memory.total - memory.available,
+            memory_total_bytes=memory.total,
+            process_memory_bytes=psutil.Process().memory_info().rss,
+            disk_read_bytes=disk.read_bytes if disk else None,
+            disk_written_bytes=disk.write_bytes if disk else None,
+            disk_free_bytes=psutil.disk_usage(str(self._folder)).free,
+            gpus=tuple(gpu.sample() for gpu in self._gpus),
+            interfaces={
+                name: InterfaceSample(
+                    counters.bytes_recv, counters.bytes_sent, self._speeds.get(name)
+                )
                 for name, counters in psutil.net_io_counters(pernic=True).items()
             },
-        }
+        )
 
     def try_sample(self) -> None:
         """Look at the machine once and keep what was seen; failing is no reason to stop."""
         try:
-            line = self.sample()
+            sample = self.sample()
         except Exception as error:
             self._warn_once("this machine could not be watched for a second", error)
             return
-        self._waiting.append(line)
+        self._waiting.append(sample)
         if self._file:
-            self._file.append(line)
+            self._file.append(encode(sample))
             self._file.flush()
 
     def _warn_once(self, what: str, error: Exception) -> None:
@@ -129,20 +129,20 @@ class _Gpu:
         except pynvml.NVMLError as error:
             warn_once(f"GPU {index} cannot be watched", error)
 
-    def sample(self) -> dict[str, Any]:
+    def sample(self) -> GpuSample:
         """Look at the GPU once."""
         use = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
         memory = self._ask(pynvml.nvmlDeviceGetMemoryInfo)
         milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
-        return {
-            "index": self._index,
-            "name": self._name,
-            "utilization": use.gpu if use else None,
-            "memory_bytes": memory.used if memory else None,
-            "memory_total_bytes": memory.total if memory else None,
-            "power_watts": None if milliwatts is None else milliwatts / 1000,
-            "sm_clock_mhz": self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-        }
+        return GpuSample(
+            index=self._index,
+            name=self._name,
+            utilization=use.gpu if use else None,
+            memory_bytes=memory.used if memory else None,
+            memory_total_bytes=memory.total if memory else None,
+            power_watts=None if milliwatts is None else milliwatts / 1000,
+            sm_clock_mhz=self._ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+        )
 
     def _ask(self, question: Callable[..., Any], *more: int) -> Any:
         if self._handle is None:

@@ -16,74 +16,78 @@ import torch
 
 from dragoman import __version__
 from dragoman.cluster.board import COMMAND_VARIABLE
+from dragoman.documents import encode, read_document
 from dragoman.errors import UserError
+from dragoman.files import write_whole
+from dragoman.records import (
+    CorpusOrigin,
+    GitState,
+    GpuHardware,
+    MachineHardware,
+    ModelSize,
+    Provenance,
+    Versioned,
+)
 from dragoman.runs.folder import FORMAT, RunFolder
 
 
 def describe_run(
     run: RunFolder, corpus: Path, manifest: dict[str, Any], parameters: int, tensors: int
-) -> dict[str, Any]:
+) -> Provenance:
     """Collect all that a reader needs to reproduce a run; `corpus` is the prepared folder."""
-    return {
-        "format": FORMAT,
-        "run": run.name,
-        "created": time.time(),
-        "dragoman": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "cuda": torch.version.cuda,
-        "command": shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or ["dragoman", *sys.argv[1:]],
-        "directory": str(Path.cwd()),
-        "git": git_state(),
-        "corpus": {
-            "folder": str(corpus.resolve()),
-            "identity": manifest["identity"],
-            "manifest": manifest,
-        },
-        "model": {"parameters": parameters, "tensors": tensors},
-        "machines": {},
-    }
+    command = shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or ["dragoman", *sys.argv[1:]]
+    return Provenance(
+        format=FORMAT,
+        run=run.name,
+        created=time.time(),
+        dragoman=__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        numpy=numpy.__version__,
+        cuda=torch.version.cuda,
+        command=tuple(command),
+        directory=str(Path.cwd()),
+        git=git_state(),
+        corpus=CorpusOrigin(str(corpus.resolve()), manifest["identity"], manifest),
+        model=ModelSize(parameters, tensors),
+        machines={},
+    )
 
 
-def read_provenance(run: RunFolder) -> dict[str, Any]:
+def write_provenance(run: RunFolder, provenance: Provenance) -> None:
+    """Put it into the run folder."""
+    write_whole(run.provenance, json.dumps(encode(provenance), indent=2).encode())
+
+
+def read_provenance(run: RunFolder) -> Provenance:
     """Read what `describe_run` said of a run."""
-    try:
-        provenance: dict[str, Any] = json.loads(run.provenance.read_text("utf-8"))
-        form, _, _ = provenance["format"], provenance["machines"], provenance["corpus"]["identity"]
-    except (ValueError, KeyError, TypeError):
+    remedy = "restore it, or start a new run with --run"
+    written = read_document(run.provenance, Versioned, remedy).format
+    if written != FORMAT:
         raise UserError(
-            f"{run.provenance} is damaged; restore it, or start a new run with --run"
-        ) from None
-    if form != FORMAT:
-        raise UserError(
-            f"{run.provenance} has format {form}, this Dragoman reads {FORMAT}; "
+            f"{run.provenance} has format {written}, this Dragoman reads {FORMAT}; "
             "use the one that wrote it, or start a new run with --run"
         )
-    return provenance
+    return read_document(run.provenance, Provenance, remedy)
 
 
-def describe_machine() -> dict[str, Any]:
+def describe_machine() -> MachineHardware:
     """Hardware and system of this machine."""
-    return {
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": psutil.virtual_memory().total,
-        "gpus": [
-            {"name": properties.name, "memory_bytes": properties.total_memory}
-            for properties in map(
-                torch.cuda.get_device_properties, range(torch.cuda.device_count())
-            )
-        ],
-        "system": platform.platform(),
-    }
+    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return MachineHardware(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=tuple(GpuHardware(one.name, one.total_memory) for one in gpus),
+        system=platform.platform(),
+    )
 
 
-def git_state() -> dict[str, Any] | None:
+def git_state() -> GitState | None:
     """Commit of the checkout that Dragoman runs from, if any, and whether its code was changed."""
     try:
         _git("ls-files", "--error-unmatch", __file__)  # Not installed within another checkout.
-        return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--short", "."))}
+        return GitState(_git("rev-parse", "HEAD"), bool(_git("status", "--short", ".")))
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -3,7 +3,6 @@
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -13,6 +12,7 @@ from dragoman.cluster.sync import Exchange, bytes_sent_per_step
 from dragoman.config import Config, ModelShape
 from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import Transformer, count_parameters
+from dragoman.records import Calibration
 from dragoman.training.step import TrainingStep
 
 COMPUTE_PASSES = 3
@@ -33,32 +33,26 @@ class SumTimes:
 
 def calibrate(
     step: TrainingStep, model: Transformer, batch: StepRows, workers: Workers, config: Config
-) -> dict[str, Any]:
-    """Measure the `calibration` line of metrics.jsonl; all workers take part and learn the same."""
+) -> Calibration:
+    """Measure; all workers take part and learn the same."""
     computing = seconds_of_compute(step, batch, workers)
     parameters = count_parameters(model)
-    values: dict[str, Any] = {
-        "seconds_compute": computing[0],
-        "seconds_compute_by_worker": computing,
-        "seconds_all_reduce": None,
-        "bytes_per_step": bytes_sent_per_step(
-            [parameter.shape for parameter in model.parameters()],
-            len(set(workers.hosts)),
-            config.distributed,
-        ),
-        "gradient_bytes": 4 * parameters,
-        "parameters": parameters,
-        "compression": config.distributed.compression,
-        "arithmetic_per_token": operations(model.shape, len(model.target_embedding.weight), batch)
-        / batch.target_tokens,
-        "peak_flops": peak_operations_per_second(workers.device, config.training.precision),
-    }
-    if step.exchange:
-        times = time_sums(step.exchange, 4 * parameters, workers)
-        values["seconds_all_reduce"] = times.seconds
-        values["seconds_all_reduce_latency"] = times.seconds_latency
-        values["all_reduce_measured_bytes"] = times.measured_bytes
-    return values
+    sums = time_sums(step.exchange, 4 * parameters, workers) if step.exchange else None
+    shapes = [parameter.shape for parameter in model.parameters()]
+    arithmetic = operations(model.shape, len(model.target_embedding.weight), batch)
+    return Calibration(
+        seconds_compute=computing[0],
+        seconds_compute_by_worker=tuple(computing),
+        seconds_all_reduce=sums.seconds if sums else None,
+        bytes_per_step=bytes_sent_per_step(shapes, len(set(workers.hosts)), config.distributed),
+        gradient_bytes=4 * parameters,
+        parameters=parameters,
+        compression=config.distributed.compression,
+        arithmetic_per_token=arithmetic / batch.target_tokens,
+        peak_flops=peak_operations_per_second(workers.device, config.training.precision),
+        seconds_all_reduce_latency=sums.seconds_latency if sums else None,
+        all_reduce_measured_bytes=sums.measured_bytes if sums else None,
+    )
 
 
 def seconds_of_compute(step: TrainingStep, batch: StepRows, workers: Workers) -> list[float]:

@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from dragoman.console import SECONDS_BETWEEN_LINES, say
-from dragoman.training.evaluator import Sample
+from dragoman.records import Evaluation, TrainStep
+from dragoman.training.evaluator import Evaluated, Sample
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Status:
     learning_rate: float = 0.0
     tokens_per_second: float = 0.0
     seconds_per_step: float = 0.0
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[tuple[int, Evaluation]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
     def seconds_left(self) -> float | None:
@@ -59,15 +59,15 @@ class Display:
         elif self._live and not log_only:
             self._live.console.print(message, highlight=False, markup=False)
 
-    def step(self, step: int, values: dict[str, Any]) -> None:
+    def step(self, step: int, line: TrainStep) -> None:
         """Show a training step."""
         status = self._status
-        status.step, status.epoch = step, values["epoch"]
-        status.loss, status.learning_rate = values["loss"], values["learning_rate"]
+        status.step, status.epoch = step, line.epoch
+        status.loss, status.learning_rate = line.loss, line.learning_rate
         # A smoothed pace: single steps jump about.
         weight = 0.1 if status.seconds_per_step else 1.0
-        status.seconds_per_step += weight * (values["seconds"] - status.seconds_per_step)
-        rate = values["target_tokens"] / values["seconds"]
+        status.seconds_per_step += weight * (line.seconds - status.seconds_per_step)
+        rate = line.target_tokens / line.seconds
         status.tokens_per_second += weight * (rate - status.tokens_per_second)
         if self._live:
             self._live.update(_panel(self._title, status))
@@ -80,20 +80,21 @@ class Display:
                 + (f"  {_duration(left)} left" if left is not None else "")
             )
 
-    def evaluation(self, step: int, values: dict[str, Any], samples: Sequence[Sample]) -> None:
+    def evaluation(self, step: int, one: Evaluated) -> None:
         """Show an evaluation and its sample translations."""
-        self._status.evaluations.append({"step": step, **values})
-        self._status.samples = list(samples) or self._status.samples
+        scores = one.scores
+        self._status.evaluations.append((step, scores))
+        self._status.samples = list(one.samples) or self._status.samples
         self.say(
-            f"step {step:,}  {values['set']}: loss {values['loss']:.4f}  nll {values['nll']:.4f}  "
-            f"train sample {values['train_sample_loss']:.4f}  BLEU {values['bleu']:.2f}  "
-            f"chrF {values['chrf']:.2f}  ({values['seconds']:.1f} s)",
+            f"step {step:,}  {scores.set}: loss {scores.loss:.4f}  nll {scores.nll:.4f}  "
+            f"train sample {scores.train_sample_loss:.4f}  BLEU {scores.bleu:.2f}  "
+            f"chrF {scores.chrf:.2f}  ({scores.seconds:.1f} s)",
             log_only=True,
         )
         if self._live:
             self._live.update(_panel(self._title, self._status))
         else:
-            for sample in samples[:2]:
+            for sample in one.samples[:2]:
                 self.say(f"    {sample.source}  ->  {sample.translation}")
 
     def stop(self) -> None:
@@ -145,14 +146,14 @@ def _panel(title: str, status: Status) -> Any:
         table = Table(box=box.SIMPLE, padding=(0, 2))
         for name in ("step", "set", "loss", "train sample", "BLEU", "chrF"):
             table.add_column(name, justify="left" if name == "set" else "right")
-        for one in status.evaluations[-6:]:
+        for step, one in status.evaluations[-6:]:
             table.add_row(
-                f"{one['step']:,}",
-                one["set"],
-                f"{one['loss']:.3f}",
-                f"{one['train_sample_loss']:.3f}",
-                f"{one['bleu']:.1f}",
-                f"{one['chrf']:.1f}",
+                f"{step:,}",
+                one.set,
+                f"{one.loss:.3f}",
+                f"{one.train_sample_loss:.3f}",
+                f"{one.bleu:.1f}",
+                f"{one.chrf:.1f}",
             )
         parts.append(table)
     for sample in status.samples:

@@ -12,7 +12,6 @@ from dragoman.corpus.store import EvaluationSet, PreparedCorpus
 from dragoman.inference.evaluate import (
     Interrupted,
     MeanLoss,
-    TextScores,
     evaluation_rows,
     mean_loss,
     score_text,
@@ -20,6 +19,7 @@ from dragoman.inference.evaluate import (
 )
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer
+from dragoman.records import Evaluation
 
 LONGEST_SAMPLE = 120  # Characters.
 
@@ -34,17 +34,11 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Scores of one validation set at one step."""
+class Evaluated:
+    """One validation set at one step: its scores, and sentences to show."""
 
-    name: str
-    pairs: int
-    bleu_pairs: int  # Those that were translated.
-    loss: MeanLoss
-    train_sample: MeanLoss
-    text: TextScores
+    scores: Evaluation
     samples: tuple[Sample, ...]
-    seconds: float
 
 
 class Evaluator:
@@ -73,7 +67,7 @@ class Evaluator:
         self._train_sample = evaluation_rows("the training sample", sample, width, begin)
         self._search = replace(config.translation, beam=config.evaluation.beam)
 
-    def evaluate(self, model: Transformer) -> list[Evaluation]:
+    def evaluate(self, model: Transformer) -> list[Evaluated]:
         """Score the model on every validation set, shared among all workers.
 
         Raises Interrupted, in all of them, once one is asked to stop.
@@ -99,7 +93,7 @@ class Evaluator:
         rows: Rows,
         train_sample: MeanLoss,
         start: float,
-    ) -> Evaluation:
+    ) -> Evaluated:
         loss = self._mean_loss(model, rows)
         settings = self._config.evaluation
         count = min(settings.bleu_pairs or len(one.source), len(one.source))
@@ -109,10 +103,21 @@ class Evaluator:
             Sample(one.source[index], one.target[index], translations[index])
             for index in sample_sentences(one.source[:count], settings.samples)
         )
-        seconds = time.perf_counter() - start
-        return Evaluation(
-            one.name, len(one.source), count, loss, train_sample, text, samples, seconds
+        scores = Evaluation(
+            set=one.name,
+            pairs=len(one.source),
+            bleu_pairs=count,
+            loss=loss.loss,
+            nll=loss.nll,
+            train_sample_loss=train_sample.loss,
+            train_sample_nll=train_sample.nll,
+            bleu=text.bleu,
+            chrf=text.chrf,
+            signature=text.signature,
+            chrf_signature=text.chrf_signature,
+            seconds=time.perf_counter() - start,
         )
+        return Evaluated(scores, samples)
 
     def _mean_loss(self, model: Transformer, rows: Rows) -> MeanLoss:
         smoothing = self._config.training.label_smoothing

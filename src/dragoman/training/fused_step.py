@@ -167,7 +167,7 @@ class FusedStep:
             nll=nll,
             gradient_norm=gradient_norm,
             skipped=bool(skipped),
-            loss_scale=loss_scale,
+            loss_scale=loss_scale if self._loss_scale.is_dynamic else None,
             # The device may also have stood idle because the host was busy otherwise.
             seconds_data=min(idle, flight.seconds_waited),
             seconds_compute=_seconds(flight.start, flight.computed),

@@ -1,6 +1,7 @@
 """The beginning of every life of a run: find it, load it everywhere, agree, announce it."""
 
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 
 import torch
 
@@ -9,8 +10,11 @@ from dragoman.cluster.board import PART_OF_TIMEOUT, Life
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import Config
 from dragoman.corpus.store import PreparedCorpus
+from dragoman.documents import encode, parse
 from dragoman.model.transformer import Transformer, count_parameters, load_weights
-from dragoman.runs.checkpoint import OPTIMIZER, WEIGHTS, has_intact, read_state
+from dragoman.records import Beginning, MachineChange, MachineHardware
+from dragoman.runs.checkpoint import has_intact, read_state
+from dragoman.runs.checkpoint_index import OPTIMIZER, WEIGHTS
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_machine
 from dragoman.runs.tensors import read_tensors
@@ -70,9 +74,9 @@ class Opening:
         if source is not None:
             self._load(found, source, model, training_step)
         share_history(run, workers, source, writes)
-        machines = dict(workers.gather_json([host_name(), describe_machine()]))
+        told = workers.gather_json([host_name(), encode(describe_machine())])
         if writes:
-            note_machines(run, machines)
+            note_machines(run, {host: parse(MachineHardware, machine) for host, machine in told})
         recorder = Recorder(run, self.config, workers, writes, self.progress.step)
         at_end.callback(recorder.close)
         for warning in warnings:
@@ -82,28 +86,29 @@ class Opening:
     def announce(self, recorder: Recorder, parameters: int) -> None:
         """Say what is about to run, on the screen and in the metrics."""
         workers, device, step = self.workers, self.workers.device, self.progress.step
-        details = {
-            "workers": workers.count,
-            "hosts": list(workers.hosts),
-            "device": device.type,
-            "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            "precision": self.config.training.precision,
-            "rows_per_device": self.progress.rows_per_device,
-            "checkpoint": self.checkpoint,
-        }
+        beginning = Beginning(
+            workers=workers.count,
+            hosts=tuple(workers.hosts),
+            device=device.type,
+            device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            precision=self.config.training.precision,
+            rows_per_device=self.progress.rows_per_device,
+            checkpoint=self.checkpoint,
+        )
         life = self.life
         if not self.checkpoint and not recorder.has_history:
-            recorder.event("start", step, **details)
+            recorder.event("start", step, beginning)
         elif life and life.number:
-            reason = life.reason
-            machines = {"lost": life.lost, "joined": life.joined}
-            recorder.event("restart", step, **details, reason=reason, **machines)
-            for kind, names in machines.items():
-                for name in names:
-                    recorder.event(kind, step, host=name, reason=reason, workers=workers.count)
+            reason, lost, joined = life.reason, tuple(life.lost), tuple(life.joined)
+            again = replace(beginning, reason=reason, lost=lost, joined=joined)
+            recorder.event("restart", step, again)
+            for name in lost:
+                recorder.event("lost", step, MachineChange(name, reason, workers.count))
+            for name in joined:
+                recorder.event("joined", step, MachineChange(name, reason, workers.count))
             recorder.say(f"restarted ({reason})")
         else:
-            recorder.event("resume", step, **details, reason="the same command")
+            recorder.event("resume", step, replace(beginning, reason="the same command"))
         if self.checkpoint:
             recorder.say(f"resuming from {self.checkpoint}")
         hosts = list(dict.fromkeys(workers.hosts))
@@ -119,7 +124,7 @@ class Opening:
     ) -> None:
         """Give every worker the checkpoint that the source's machine has."""
         workers = self.workers
-        mine = [found.name, found.progress.to_json(), found.optimizer] if found else None
+        mine = [found.name, asdict(found.progress), found.optimizer] if found else None
         name, progress, numbers = workers.broadcast(mine, source)
         moments, saved = training_step.tensors(), self.run.checkpoints / name
         if workers.rank == source:
@@ -131,7 +136,7 @@ class Opening:
         workers.broadcast_tensors(training_step.tensors().values(), source)
         if self.config.distributed.sync == "local" and has_intact(self.run.checkpoints, name):
             # Between meetings workers have moments of their own; their folder remembers them.
-            own = read_state(self.run.checkpoints, name)["optimizer"]
+            own = read_state(self.run.checkpoints, name).optimizer
             training_step.load(read_tensors(saved / OPTIMIZER, training_step.tensors()), own)
         training_step.weights_changed()
-        self.progress, self.checkpoint = Progress.from_json(progress), name
+        self.progress, self.checkpoint = parse(Progress, progress), name

@@ -1,17 +1,25 @@
 """Writes a run down: metrics, samples, checkpoints, the screen."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+import time
+from collections.abc import Sequence
 
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
+from dragoman.records import (
+    CheckpointFailed,
+    Event,
+    EventKind,
+    MachineSample,
+    SampleTranslation,
+    TrainStep,
+)
 from dragoman.runs.checkpoint import Checkpoint
+from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.checkpoint_writer import CheckpointWriter, Saved
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics import MetricsLog
 from dragoman.training.display import Display
-from dragoman.training.evaluator import Evaluation
+from dragoman.training.evaluator import Evaluated
 
 
 class Recorder:
@@ -42,39 +50,25 @@ class Recorder:
         """Tell one line in the log and, by worker 0, on the screen."""
         self.display.say(message)
 
-    def event(self, kind: str, step: int, **values: Any) -> None:
+    def event(self, kind: EventKind, step: int, event: Event, moment: float | None = None) -> None:
         """Write one event down."""
         if self.writes:
-            self._metrics.write(kind, step, **values)
+            self._metrics.write(kind, step, event, moment)
 
-    def step(self, step: int, values: dict[str, Any]) -> None:
-        """Write a training step down; `values` say when it ended."""
-        self.event("train", step, **values)
-        self.display.step(step, values)
+    def step(self, step: int, line: TrainStep, end: float) -> None:
+        """Write a training step down that ended then."""
+        self.event("train", step, line, end)
+        self.display.step(step, line)
 
-    def evaluation(self, step: int, one: Evaluation) -> None:
+    def evaluation(self, step: int, one: Evaluated) -> None:
         """Write an evaluation and its samples down."""
-        values = {
-            "set": one.name,
-            "pairs": one.pairs,
-            "bleu_pairs": one.bleu_pairs,
-            "loss": one.loss.loss,
-            "nll": one.loss.nll,
-            "train_sample_loss": one.train_sample.loss,
-            "train_sample_nll": one.train_sample.nll,
-            "bleu": one.text.bleu,
-            "chrf": one.text.chrf,
-            "signature": one.text.signature,
-            "chrf_signature": one.text.chrf_signature,
-            "seconds": one.seconds,
-        }
-        self.event("eval", step, **values)
+        self.event("eval", step, one.scores)
         if self.writes:
             for sample in one.samples:
-                self._metrics.write_sample(step, **asdict(sample))
-        self.display.evaluation(step, values, one.samples)
+                self._metrics.write_sample(SampleTranslation(step, time.time(), **vars(sample)))
+        self.display.evaluation(step, one)
 
-    def machine(self, host: str, samples: Sequence[Mapping[str, Any]], *, is_own: bool) -> None:
+    def machine(self, host: str, samples: Sequence[MachineSample], *, is_own: bool) -> None:
         """Write down what a machine did; one's own monitor has already done so."""
         if self.writes and samples:
             if not is_own:
@@ -109,17 +103,12 @@ class Recorder:
         if saved is None:
             return
         self._failure = ""
-        if saved.failure:
-            path = self._run.checkpoints / saved.name
-            self._failure = f"checkpoint {path} could not be written: {saved.failure}"
-            self.event("checkpoint_failed", saved.step, reason=saved.failure)
+        if isinstance(saved.event, CheckpointFailed):
+            path = self._run.checkpoints / checkpoint_name(saved.step)
+            self._failure = f"checkpoint {path} could not be written: {saved.event.reason}"
+            self.event("checkpoint_failed", saved.step, saved.event)
             self.say(f"{self._failure}; training goes on")
-            return
-        self.event(
-            "checkpoint",
-            saved.step,
-            name=saved.name,
-            bytes=saved.bytes,
-            seconds_blocking=saved.seconds_blocking,
-            seconds_background=saved.seconds_background,
-        )
+        else:
+            self.event("checkpoint", saved.step, saved.event)
+        if saved.left_over:
+            self.say(f"old checkpoints could not be deleted: {saved.left_over}; training goes on")

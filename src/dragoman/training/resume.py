@@ -1,20 +1,20 @@
 """Start a run folder, or go on with the one that is there."""
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from dragoman.config import SCHEDULES_WITH_END, Config, CorpusSettings, ParallelText
 from dragoman.config_file import dump_config, flatten, load_saved_config, settings_of
 from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
+from dragoman.documents import parse
 from dragoman.errors import UserError
 from dragoman.files import write_whole
+from dragoman.records import MachineHardware
 from dragoman.runs.checkpoint import find_intact, mend_index, read_state
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.provenance import describe_run, read_provenance
+from dragoman.runs.provenance import describe_run, read_provenance, write_provenance
 from dragoman.training.stopping import Best
 
 # What a run folder may hold before it has a config.
@@ -38,16 +38,6 @@ class Progress:
     rows_per_device: int = 0
     device: str = ""  # The kind on which so many rows fit.
     owes_evaluation: bool = False  # At this step; a signal came before it.
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> "Progress":
-        """Read what `to_json` wrote."""
-        position, best = Position(**values["position"]), Best(**values["best"])
-        return Progress(**{**values, "position": position, "best": best})
 
 
 def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
@@ -122,8 +112,7 @@ def open_run(
             write_whole(path, corpus.read(name))
     if is_new:
         manifest = corpus.manifest.to_json()
-        provenance = describe_run(run, corpus.folder, manifest, parameters, tensors)
-        write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
+        write_provenance(run, describe_run(run, corpus.folder, manifest, parameters, tensors))
     # Last: a folder with a config is a run.
     write_whole(run.config, dump_config(config).encode())
 
@@ -139,7 +128,7 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
         for name in fixed
         if before[name] != now[name]
     ]
-    identity = read_provenance(run)["corpus"]["identity"]
+    identity = read_provenance(run).corpus.identity
     if identity != corpus.identity:
         changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
     if changed:
@@ -166,7 +155,7 @@ class Found:
 
     name: str
     progress: Progress
-    optimizer: dict[str, float]  # The few numbers beside its moments.
+    optimizer: Mapping[str, float]  # The few numbers beside its moments.
 
 
 def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
@@ -175,12 +164,12 @@ def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
     entry = find_intact(run.checkpoints, warn)
     if entry is None:
         return None
-    state = read_state(run.checkpoints, entry["name"])
-    return Found(entry["name"], Progress.from_json(state["progress"]), state["optimizer"])
+    state = read_state(run.checkpoints, entry.name)
+    return Found(entry.name, parse(Progress, state.progress, "progress"), state.optimizer)
 
 
-def note_machines(run: RunFolder, machines: dict[str, Any]) -> None:
+def note_machines(run: RunFolder, machines: Mapping[str, MachineHardware]) -> None:
     """Add the machines that take part to the run's provenance."""
     provenance = read_provenance(run)
-    provenance["machines"] |= machines
-    write_whole(run.provenance, json.dumps(provenance, indent=2).encode())
+    machines = {**provenance.machines, **machines}
+    write_provenance(run, replace(provenance, machines=machines))

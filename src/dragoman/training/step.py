@@ -33,7 +33,7 @@ class StepResult:
     nll: float
     gradient_norm: float
     skipped: bool
-    loss_scale: float
+    loss_scale: float | None  # None where the loss is not scaled.
     seconds_data: float
     seconds_compute: float
     seconds_exposed_communication: float
@@ -142,7 +142,7 @@ class PlainStep:
             loss += sums.loss.detach()
             nll += sums.nll
         computed.mark()
-        loss_scale = float(self._optimizer.loss_scale)
+        loss_scale = float(self._optimizer.loss_scale) if self._is_scaled else None
         update = self._optimizer.step(learning_rate)
         updated.mark()
         skipped = bool(update.skipped)

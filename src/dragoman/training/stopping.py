@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from types import FrameType
+from typing import cast
 
 from dragoman.config import TrainingSettings
 from dragoman.console import say, show_cursor
+from dragoman.records import EndReason
 
 
 class Stop(IntEnum):
@@ -23,6 +25,11 @@ class Stop(IntEnum):
     HOURS = 3
     PATIENCE = 4
     SIGNAL = 5
+
+    @property
+    def reason(self) -> EndReason:
+        """As metrics.jsonl has it."""
+        return cast(EndReason, self.name.lower())
 
 
 @dataclass

@@ -3,8 +3,9 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dragoman.cluster.links import measure_links, neighbours
 from dragoman.cluster.processes import Workers
@@ -14,7 +15,8 @@ from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
 from dragoman.model.transformer import count_parameters
-from dragoman.runs.checkpoint import Checkpoint, Scores
+from dragoman.records import NO_SCORES, End, Scores, TrainStep
+from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
 from dragoman.training.batches import Ahead
@@ -24,7 +26,7 @@ from dragoman.training.evaluator import Evaluator
 from dragoman.training.fused_step import fused_problem
 from dragoman.training.opening import Opening
 from dragoman.training.parts import choose_rows_per_device, make_parts
-from dragoman.training.step import StepResult, mark_last
+from dragoman.training.step import mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
@@ -82,7 +84,7 @@ class Trainer:
                 self.supervision.post_failure(error)  # Not after a long save.
                 self.recorder.finish_saving()
                 detail = f"{type(error).__name__}: {error}"
-                self.recorder.event("stop", self.progress.step, reason="error", detail=detail)
+                self.recorder.event("stop", self.progress.step, End("error", detail))
                 raise
 
     def _begin(self, opening: Opening, at_end: ExitStack) -> None:
@@ -124,8 +126,8 @@ class Trainer:
         self.watch.collect()
         if failure:
             raise SystemFault(f"{failure}; fix that, and the same command resumes the run")
-        detail = self.signals.requested
-        self.recorder.event("stop", self.progress.step, reason=stop.name.lower(), detail=detail)
+        end = End(stop.reason, self.signals.requested)
+        self.recorder.event("stop", self.progress.step, end)
         self._say_end(stop)
         return stop
 
@@ -153,7 +155,7 @@ class Trainer:
         is_save_asked = saves_asked > self.saves_made
         is_save_due = self._is_due(self.config.checkpoints.every_steps)
         if stop is not Stop.NO or is_best or is_save_due or is_save_asked:
-            self._save(scores or Scores())
+            self._save(scores or NO_SCORES)
         if is_save_asked:
             self._answer_save(saves_asked)
         self.mark = time.perf_counter()
@@ -163,10 +165,10 @@ class Trainer:
         """Measure computing and meeting apart, before they happen together."""
         step = self.progress.step
         for link in measure_links(self.workers, neighbours(self.workers), SECONDS_PER_LINK):
-            self.recorder.event("link", step, **vars(link))
+            self.recorder.event("link", step, link)
         batch = self.batches.peek()
         measured = calibrate(self.step, self.model, batch, self.workers, self.config)
-        self.recorder.event("calibration", step, **measured)
+        self.recorder.event("calibration", step, measured)
 
     def _queue_step(self) -> None:
         """Take the next batch and set a step going; plain kernels are done when this returns."""
@@ -202,9 +204,9 @@ class Trainer:
         for (queued, result), is_last in mark_last(finished):
             everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in told]
             lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
-        ends = end_times([line["seconds"] for line in lines], time.time())
-        for (queued, result), line, end in zip(finished, lines, ends, strict=True):
-            self._note_step(queued.step, result, {"time": end, **line})
+        ends = end_times([line.seconds for line in lines], time.time())
+        for (queued, _), line, end in zip(finished, lines, ends, strict=True):
+            self._note_step(queued.step, line, end)
         # Not before: times in the log only go forward.
         self.recorder.note_saved()
         if requests[0].is_collection_due:
@@ -212,15 +214,11 @@ class Trainer:
         stop = max(one.stop for one in requests)
         return Stop(int(stop)), int(max(one.saves_asked for one in requests))
 
-    def _note_step(self, step: int, result: StepResult, line: dict[str, Any]) -> None:
+    def _note_step(self, step: int, line: TrainStep, end: float) -> None:
         """Write a finished step down."""
-        if self.config.training.precision == "float16":
-            line["loss_scale"] = result.loss_scale
-        if result.skipped:
-            line["skipped"] = True
-        self.recorder.step(step, line)
+        self.recorder.step(step, line, end)
         progress = self.progress
-        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if result.skipped else 0
+        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if line.skipped else 0
         if progress.skipped_in_a_row >= self.config.training.max_skipped_steps:
             is_finest = self.config.training.precision == "float32"
             raise SystemFault(
@@ -245,9 +243,9 @@ class Trainer:
             self.recorder.evaluation(self.progress.step, one)
         if not evaluations:
             return None
-        first = evaluations[0]
-        self.progress.best.update(first.loss.loss, first.text.bleu)
-        return Scores(first.loss.loss, first.loss.nll, first.text.bleu)
+        first = evaluations[0].scores
+        self.progress.best.update(first.loss, first.bleu)
+        return Scores(first.loss, first.nll, first.bleu)
 
     def _save(self, scores: Scores) -> None:
         self.progress.seconds = self.stopwatch.seconds()
@@ -257,7 +255,8 @@ class Trainer:
                 self.progress.step,
                 dict(self.model.named_parameters()),
                 self.step.tensors(),
-                {"progress": self.progress.to_json(), "optimizer": self.step.state()},
+                asdict(self.progress),
+                self.step.state(),
                 scores,
             )
         )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from dragoman.cluster.processes import Workers
+from dragoman.documents import encode, parse
+from dragoman.records import MachineSample
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.monitor import Monitor
 from dragoman.training.recorder import Recorder
@@ -43,8 +45,10 @@ class MachineWatch:
     def collect(self) -> None:
         """Bring every machine's latest samples to everyone who writes a run folder."""
         self._collected = time.monotonic()
-        lines = self._monitor.take() if self._monitor else []
-        for host, samples in self._workers.gather_json([self._host, lines]):
+        taken = self._monitor.take() if self._monitor else []
+        own = [self._host, [encode(sample) for sample in taken]]
+        for host, lines in self._workers.gather_json(own):
+            samples = [parse(MachineSample, line) for line in lines]
             self._recorder.machine(host, samples, is_own=host == self._host)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.records import TrainSteps
+from dragoman.report.evidence.step_series import TrainSteps
 from dragoman.report.findings import Findings
 from dragoman.report.law import Law
 from dragoman.report.thresholds import EVALUATIONS_NEEDED

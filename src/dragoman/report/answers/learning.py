@@ -20,7 +20,7 @@ from dragoman.report.answers.validation_sets import (
 )
 from dragoman.report.curves import FURTHER_STEPS
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.records import Evaluations
+from dragoman.report.evidence.step_series import Evaluations
 from dragoman.report.findings import Findings
 from dragoman.report.law import Law
 from dragoman.report.learning import (
@@ -239,7 +239,7 @@ def _advice(learning: Learning, evidence: Evidence, law: Law | None) -> str:
 
 
 def _advice_after_divergence(found: Convergence, evidence: Evidence) -> str:
-    finer = _FINER_PRECISION.get(evidence.life.precision if evidence.life else "", "")
+    finer = _FINER_PRECISION.get(evidence.attempt.began.precision if evidence.attempt else "", "")
     advice = f"Start a new run with a lower learning rate or a longer warm-up{finer}."
     good = last_checkpoint_before(evidence, found.diverged_at or 0)
     if good is None:

@@ -76,7 +76,7 @@ def _busy(percent: float) -> str:
 
 
 def _on_gpus(evidence: Evidence) -> bool:
-    return evidence.life is not None and evidence.life.device == "cuda"
+    return evidence.attempt is not None and evidence.attempt.began.device == "cuda"
 
 
 def _longest_wait(findings: Findings) -> float:
@@ -155,7 +155,7 @@ def _gpu_advice(evidence: Evidence, findings: Findings) -> str:
         if _waits_long(findings):
             return "See the network's answer: much of the busy time is waiting for other workers."
         if _does_little(findings):
-            is_wide = evidence.life is not None and evidence.life.precision == "float32"
+            is_wide = evidence.attempt is not None and evidence.attempt.began.precision == "float32"
             return (
                 "Start a new run that gives the GPUs more to do at once (batches.rows_per_device)"
                 + (", or a new run in 16 bits (training.precision)." if is_wide else ".")

@@ -1,13 +1,14 @@
 """Answers about time and size: the run, its text and its checkpoints."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, unknown
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.checkpoints import SavedCheckpoint
 from dragoman.report.findings import Findings
 from dragoman.report.series import NAN
 from dragoman.report.thresholds import MUCH_ELSEWHERE, MUCH_REMOVED
@@ -121,39 +122,37 @@ def training_set(evidence: Evidence, findings: Findings) -> Answer:
     """Sizes from the copy of the corpus's manifest."""
     question = "How large was the training set, and what did cleaning remove?"
     manifest = evidence.corpus
-    try:
-        sizes = {
-            stage: sum(side[stage] for side in manifest["bytes"].values())
-            for stage in ("raw", "cleaned", "prepared")
-        }
-        tokens = {side: int(count) for side, count in manifest["tokens"].items()}
-        removed = {name: int(count) for name, count in manifest["filters"].items() if count}
-        pairs = {stage: int(manifest["pairs"][stage]) for stage in ("raw", "prepared")}
-    except (KeyError, TypeError, AttributeError, ValueError):
+    pairs, tokens = manifest.pairs, dict(manifest.tokens)
+    if not pairs.raw:
         return unknown("training_set", question, "The run has no copy of its corpus's manifest.")
+    sizes = {
+        stage: sum(getattr(side, stage) for side in manifest.bytes.values())
+        for stage in ("raw", "cleaned", "prepared")
+    }
+    removed = {name: count for name, count in manifest.filters.items() if count}
     gone = ", ".join(
         f"{filter_words(name)} {count:,}"
         for name, count in sorted(removed.items(), key=lambda item: -item[1])
     )
-    share = 1 - pairs["prepared"] / pairs["raw"] if pairs["raw"] else 0.0
+    share = 1 - pairs.prepared / pairs.raw
     return Answer(
         id="training_set",
         question=question,
         verdict=sizes["cleaned"],
         headline=in_bytes(sizes["cleaned"]),
-        note=f"{pairs['prepared']:,} pairs, {in_percent(share) if gone else 'none'} removed",
+        note=f"{pairs.prepared:,} pairs, {in_percent(share) if gone else 'none'} removed",
         answer=f"{in_bytes(sizes['cleaned'])} of clean text ({in_bytes(sizes['raw'])} raw, "
-        f"{in_bytes(sizes['prepared'])} prepared) in {pairs['prepared']:,} of {pairs['raw']:,} "
+        f"{in_bytes(sizes['prepared'])} prepared) in {pairs.prepared:,} of {pairs.raw:,} "
         f"pairs, {in_count(sum(tokens.values()))} tokens on both sides. "
         + (f"Cleaning removed {in_percent(share)}: {gone}." if gone else "Nothing was removed."),
         evidence={
             "bytes": sizes,
-            "bytes_by_side": manifest["bytes"],
-            "pairs": pairs,
+            "bytes_by_side": {side: asdict(one) for side, one in manifest.bytes.items()},
+            "pairs": asdict(pairs),
             "removed": removed,
             "tokens": tokens,
-            "vocabulary": manifest.get("vocabulary", {}).get("sizes"),
-            "languages": manifest.get("languages"),
+            "vocabulary": list(manifest.vocabulary.sizes) or None,
+            "languages": dict(manifest.languages) or None,
         },
         confidence="high",
         next_step="Nothing to do."
@@ -170,10 +169,11 @@ def filter_words(name: str) -> str:
 def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
     """Each file of the latest checkpoint, and why it has that size."""
     question = "What is in a checkpoint?"
-    latest, parameters = evidence.checkpoints.latest, evidence.parameters
+    index, parameters = evidence.checkpoints, evidence.parameters
+    latest = index.named(index.latest)
     if latest is None:
         return unknown("checkpoint_files", question, _no_checkpoint(evidence))
-    named = ", ".join(f"{name} ({in_bytes(size)})" for name, size in latest.files.items())
+    named = ", ".join(f"{name} ({in_bytes(file.bytes)})" for name, file in latest.files.items())
     words = f"{latest.name} holds {named}."
     is_local = evidence.setting("distributed", "sync") == "local"
     parts = ["weights", "Adam's two moments", *(["the outer momentum"] if is_local else [])]
@@ -200,8 +200,8 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
         evidence={
             "checkpoint": latest.name,
             "files": [
-                {"name": name, "bytes": size, "purpose": PURPOSES.get(name, "")}
-                for name, size in latest.files.items()
+                {"name": name, "bytes": file.bytes, "purpose": PURPOSES.get(name, "")}
+                for name, file in latest.files.items()
             ],
             "bytes": latest.bytes,
             "parameters": parameters,
@@ -216,13 +216,17 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
     """The latest, the best and all kept checkpoints."""
     question = "How large are the checkpoints?"
     index, writes = evidence.checkpoints, evidence.history.checkpoints
-    if index.latest is None:
+    latest, best_loss, best_bleu = map(
+        index.named, (index.latest, index.best_loss, index.best_bleu)
+    )
+    if latest is None:
         return unknown("checkpoint_size", question, _no_checkpoint(evidence))
-    total = sum(item.bytes for item in index.kept)
-    kept = plural(len(index.kept), "kept checkpoint")
-    blocking = float(np.mean([write.seconds_blocking for write in writes])) if writes else None
-    words = f"The latest (step {index.latest.step:,}) takes {in_bytes(index.latest.bytes)}"
-    for label, item in (("loss", index.best_loss), ("BLEU", index.best_bleu)):
+    total = sum(item.bytes for item in index.checkpoints)
+    kept = plural(len(index.checkpoints), "kept checkpoint")
+    stops = [write.event.seconds_blocking for write in writes]
+    blocking = float(np.mean(stops)) if stops else None
+    words = f"The latest (step {latest.step:,}) takes {in_bytes(latest.bytes)}"
+    for label, item in (("loss", best_loss), ("BLEU", best_bleu)):
         if item is not None:
             words += f", the one with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
     words += f"; {kept} take {in_bytes(total)}."
@@ -231,15 +235,15 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
     return Answer(
         id="checkpoint_size",
         question=question,
-        verdict=index.latest.bytes,
-        headline=in_bytes(index.latest.bytes),
+        verdict=latest.bytes,
+        headline=in_bytes(latest.bytes),
         note=f"{kept}, {in_bytes(total)}",
         answer=words,
         evidence={
-            "latest": _checkpoint_json(index.latest),
-            "best_loss": _checkpoint_json(index.best_loss),
-            "best_bleu": _checkpoint_json(index.best_bleu),
-            "kept": [_checkpoint_json(item) for item in index.kept],
+            "latest": _checkpoint_json(latest),
+            "best_loss": _checkpoint_json(best_loss),
+            "best_bleu": _checkpoint_json(best_bleu),
+            "kept": [_checkpoint_json(item) for item in index.checkpoints],
             "bytes_of_all_kept": total,
             "mean_seconds_blocking": blocking,
         },
@@ -255,11 +259,11 @@ def _no_checkpoint(evidence: Evidence) -> str:
     latest, written = writes[-1], plural(len(writes), "checkpoint")
     return (
         f"The log tells of {written}, the last of step {latest.step:,} with "
-        f"{in_bytes(latest.bytes)}, but none is in this folder."
+        f"{in_bytes(latest.event.bytes)}, but none is in this folder."
     )
 
 
-def _checkpoint_json(item: SavedCheckpoint | None) -> dict[str, Any] | None:
+def _checkpoint_json(item: CheckpointEntry | None) -> dict[str, Any] | None:
     if item is None:
         return None
     return {name: getattr(item, name) for name in ("name", "step", "bytes", "loss", "bleu")}

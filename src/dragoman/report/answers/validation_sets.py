@@ -52,7 +52,7 @@ def _verdict(answer: Answer) -> str:
 
 def checkpoint_of(evidence: Evidence, step: int) -> str:
     """Words for the checkpoint of a step, or for the nearest one that was kept."""
-    kept = [saved.step for saved in evidence.checkpoints.kept]
+    kept = [saved.step for saved in evidence.checkpoints.checkpoints]
     if not kept or step in kept:
         return f"the checkpoint of step {step:,}"
     nearest = min(kept, key=lambda one: abs(one - step))
@@ -61,5 +61,6 @@ def checkpoint_of(evidence: Evidence, step: int) -> str:
 
 def last_checkpoint_before(evidence: Evidence, step: int) -> int | None:
     """The last one that was saved before a step."""
-    saved = [one.step for one in evidence.checkpoints.kept or evidence.history.checkpoints]
+    kept, written = evidence.checkpoints.checkpoints, evidence.history.checkpoints
+    saved = [one.step for one in kept] or [one.step for one in written]
     return max((one for one in saved if one < step), default=None)

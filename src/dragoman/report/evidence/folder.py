@@ -9,12 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dragoman.corpus.manifest import Manifest
+from dragoman.documents import number_or_none, parse_leniently
 from dragoman.errors import UserError
-from dragoman.report.evidence.checkpoints import CheckpointIndex, read_checkpoints
-from dragoman.report.evidence.history import History, read_history
+from dragoman.records import CheckpointIndex, Provenance, SampleTranslation
+from dragoman.report.evidence.checkpoints import read_checkpoints
+from dragoman.report.evidence.history import Attempt, History, read_history
 from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of, whole_number
 from dragoman.report.evidence.machines import Machine, read_machines
-from dragoman.report.evidence.records import Evaluations, Life
+from dragoman.report.evidence.step_series import Evaluations
 from dragoman.report.thresholds import SILENCE
 from dragoman.report.wording import plural
 from dragoman.runs.folder import RunFolder
@@ -22,16 +25,6 @@ from dragoman.runs.folder import RunFolder
 State = Literal["finished", "stopped", "running", "crashed", "not started", "lost"]
 
 _MOST_NAMED = 8  # Of events of one kind.
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A fixed sentence, translated at one evaluation."""
-
-    step: int
-    source: str
-    reference: str
-    translation: str
 
 
 @dataclass(frozen=True)
@@ -44,25 +37,25 @@ class Evidence:
     history: History
     machines: tuple[Machine, ...]
     settings: Mapping[str, Any]  # config.toml as it stands.
-    provenance: Mapping[str, Any]
+    provenance: Provenance  # Blank where it is damaged.
     checkpoints: CheckpointIndex
-    samples: tuple[Sample, ...]
+    samples: tuple[SampleTranslation, ...]
     missing: tuple[str, ...]  # What is damaged, absent or odd, in sentences.
 
     @property
-    def life(self) -> Life | None:
+    def attempt(self) -> Attempt | None:
         """The latest start, resume or restart that made steps, or else the latest."""
-        return self.history.life
+        return self.history.attempt
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The machines of the latest life, worker 0's first."""
-        return tuple(dict.fromkeys(self.life.hosts)) if self.life else ()
+        """The machines of the latest attempt, worker 0's first."""
+        return tuple(dict.fromkeys(self.attempt.began.hosts)) if self.attempt else ()
 
     @property
     def workers(self) -> int:
-        """Workers of the latest life."""
-        return self.life.workers if self.life else 1
+        """Workers of the latest attempt."""
+        return self.attempt.began.workers if self.attempt else 1
 
     @property
     def evaluations(self) -> Evaluations | None:
@@ -78,14 +71,14 @@ class Evidence:
         """Steps from one exchange to the next."""
         if self.setting("distributed", "sync") != "local":
             return 1
-        return max(1, int(self.setting("distributed", "local_steps") or 1))
+        return max(1, whole_number(self.setting("distributed", "local_steps")))
 
     @property
     def local_fragments(self) -> int:
         """Parts of an exchange that travel one after the other."""
         if self.local_steps == 1:
             return 1
-        return max(1, int(self.setting("distributed", "local_fragments") or 1))
+        return max(1, whole_number(self.setting("distributed", "local_fragments")))
 
     @property
     def goodput(self) -> float:
@@ -101,24 +94,21 @@ class Evidence:
     @property
     def parameters(self) -> int | None:
         """Size of the model."""
-        parameters = table_of(self.provenance.get("model")).get("parameters")
         calibration = self.history.calibration
-        if not isinstance(parameters, int) and calibration and calibration.parameters:
-            parameters = int(calibration.parameters)
-        return parameters if isinstance(parameters, int) else None
+        measured = calibration.parameters if calibration else 0
+        return self.provenance.model.parameters or measured or None
 
     @property
-    def corpus(self) -> Mapping[str, Any]:
-        """The copy of the corpus's manifest."""
-        return table_of(table_of(self.provenance.get("corpus")).get("manifest"))
+    def corpus(self) -> Manifest:
+        """What can be read of the copy of the corpus's manifest."""
+        return parse_leniently(Manifest, self.provenance.corpus.manifest)
 
     @property
     def guessing_loss(self) -> float:
         """Loss per token of guessing among all words of the vocabulary; infinite if not known."""
-        sizes = table_of(self.corpus.get("vocabulary")).get("sizes")
+        sizes = self.corpus.vocabulary.sizes
         # That of the target comes last, if there are two.
-        words = whole_number(sizes[-1]) if isinstance(sizes, list) and sizes else 0
-        return math.log(words) if words > 0 else math.inf
+        return math.log(sizes[-1]) if sizes else math.inf
 
 
 def load_evidence(run: Path, now: float) -> Evidence:
@@ -129,23 +119,24 @@ def load_evidence(run: Path, now: float) -> Evidence:
         raise UserError(
             f"{run} is not a run folder: it has no metrics.jsonl, config.toml or provenance.json"
         )
+    folder = RunFolder(run)
     missing: list[str] = []
-    history = read_history(run / "metrics.jsonl", missing)
-    hosts = list(dict.fromkeys(host for life in history.lives for host in life.hosts))
-    interfaces = {link.hosts[0]: link.interface for link in history.links if link.hosts}
-    machines = read_machines(run / "monitor", hosts, interfaces, missing)
-    provenance = read_json(run / "provenance.json", missing)
-    settings = _read_settings(run / "config.toml", missing)
-    checkpoints = read_checkpoints(run / "checkpoints", missing)
-    if history.checkpoints and not checkpoints.kept:
+    history = read_history(folder.metrics, missing)
+    hosts = list(dict.fromkeys(host for one in history.attempts for host in one.began.hosts))
+    interfaces = {link.hosts[0]: link.interface for link in history.links}
+    machines = read_machines(folder.monitor, hosts, interfaces, missing)
+    provenance = parse_leniently(Provenance, read_json(folder.provenance, missing))
+    settings = _read_settings(folder.config, missing)
+    checkpoints = read_checkpoints(folder.checkpoints, missing)
+    if history.checkpoints and not checkpoints.checkpoints:
         written = plural(len(history.checkpoints), "checkpoint")
         missing.append(f"checkpoints/ is empty or missing: the log tells of {written}")
-    samples = _read_samples(run / "samples.jsonl", missing)
+    samples = _read_samples(folder.samples, missing)
     missing += _oddities(history)
     return Evidence(
         run=run,
-        name=str(provenance.get("run") or run.resolve().name),
-        state=_state(history, machines, bool(checkpoints.kept), now),
+        name=provenance.run or run.resolve().name,
+        state=_state(history, machines, bool(checkpoints.checkpoints), now),
         history=history,
         machines=machines,
         settings=settings,
@@ -162,30 +153,28 @@ def _read_settings(path: Path, missing: list[str]) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         missing.append("config.toml is missing: the settings are not known")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         missing.append(f"config.toml cannot be read: {error}")
     return {}
 
 
-def _read_samples(path: Path, missing: list[str]) -> tuple[Sample, ...]:
+def _read_samples(path: Path, missing: list[str]) -> tuple[SampleTranslation, ...]:
     """The last translation of each sentence at each step; a repeated step counts once."""
-    samples: dict[tuple[int, str], Sample] = {}
+    samples: dict[tuple[int, str], SampleTranslation] = {}
     if path.is_file():
         for line in read_json_lines(path, missing):
-            step = line.get("step")
-            if isinstance(step, int):
-                texts = (str(line.get(key, "")) for key in ("source", "reference", "translation"))
-                sample = Sample(step, *texts)
-                samples[step, sample.source] = sample
+            if number_or_none(line.get("step")) is not None:
+                sample = parse_leniently(SampleTranslation, line)
+                samples[sample.step, sample.source] = sample
     return tuple(samples.values())
 
 
 def _state(history: History, machines: tuple[Machine, ...], is_saved: bool, now: float) -> State:
     """Tell from the last lines how the run stands."""
-    if not history.lives and not len(history.train):
+    if not history.attempts and not len(history.train):
         return "lost" if is_saved else "not started"
-    if history.stop is not None:
-        return "finished" if history.stop.is_finish else "stopped"
+    if history.end is not None:
+        return "finished" if history.end.is_finish else "stopped"
     newest = [history.last_time, *(machine.time[-1] for machine in machines if len(machine))]
     # A slow run is silent for longer than a fast one.
     longest_step = float(np.nanmax(history.train.seconds, initial=0.0))
@@ -200,7 +189,7 @@ def _oddities(history: History) -> list[str]:
         notices.append("There is no evaluation: nothing can be said about quality")
     if len(history.train) and history.calibration is None:
         notices.append("There is no calibration line: compute-only time and peak are not known")
-    several_machines = any(len(set(life.hosts)) > 1 for life in history.lives)
+    several_machines = any(len(set(one.began.hosts)) > 1 for one in history.attempts)
     if several_machines and not history.links:
         notices.append("There is no link line: the capacity of the network was not measured")
     return notices
@@ -232,9 +221,9 @@ def _losses_without_number(history: History) -> list[str]:
 def _course_of_events(history: History) -> list[str]:
     """Where the run began again, and what failed on the way."""
     notices = []
-    again = [life for number, life in enumerate(history.lives) if number or life.kind != "start"]
+    again = [one for number, one in enumerate(history.attempts) if number or one.kind != "start"]
     if again:
-        steps = ", ".join(f"{life.step:,}" for life in again[:_MOST_NAMED])
+        steps = ", ".join(f"{one.step:,}" for one in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""
         vain = f"{plural(len(history.lost), 'step')} made in vain count as time only"
         notices.append(
@@ -248,11 +237,11 @@ def _course_of_events(history: History) -> list[str]:
             f"predictions count the {own:,} of {all_steps:,} steps that the latest ones made"
         )
     notices += [
-        f"{lost.host or 'A machine'} was lost at step {lost.step:,}: {lost.reason}"
+        f"{lost.event.host or 'A machine'} was lost at step {lost.step:,}: {lost.event.reason}"
         for lost in history.machines_lost[:_MOST_NAMED]
     ]
     notices += [
-        f"The checkpoint of step {write.step:,} could not be written: {write.reason}"
+        f"The checkpoint of step {write.step:,} could not be written: {write.event.reason}"
         for write in history.failed_checkpoints[:_MOST_NAMED]
     ]
     return notices

@@ -1,39 +1,52 @@
 """metrics.jsonl -> what happened: steps and evaluations that count, work that was lost."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.evidence.json_lines import decode_object, describe_damage, repair_clock
-from dragoman.report.evidence.line_table import numbers_of, read_table
-from dragoman.report.evidence.records import (
-    TRAIN_COLUMNS,
-    CalibrationLine,
-    CheckpointWrite,
-    Evaluations,
-    Incident,
-    Life,
-    Line,
+from dragoman.records import (
+    BEGINNINGS,
+    Beginning,
+    Calibration,
+    CheckpointFailed,
+    CheckpointSaved,
+    End,
+    Evaluation,
+    Event,
     Link,
-    Record,
+    MachineChange,
+)
+from dragoman.report.evidence.json_lines import describe_damage, repair_clock
+from dragoman.report.evidence.step_series import (
+    TRAIN_COLUMNS,
+    Evaluations,
     TrainSteps,
     evaluations_of,
-    explained_seconds,
-    life_of,
-    read_record,
-    step_of,
-    time_of,
 )
 from dragoman.report.series import NAN, Bools, Floats
 from dragoman.report.thresholds import SHORTEST_GAP, UNEXPLAINED_GAP, UNEXPLAINED_SHARE
+from dragoman.runs.metrics_reader import Logged, Metrics, read_metrics
 
-BEGINNINGS = ("start", "resume", "restart")
-
-TRAIN_PREFIX = b'{"kind": "train"'  # As MetricsLog writes them.
 SECONDS_COLUMN = TRAIN_COLUMNS.index(("seconds",))
+
+OneEvent = TypeVar("OneEvent", bound=Event)
+OneRecord = TypeVar("OneRecord", Link, Calibration, CheckpointSaved)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """From a start, resume or restart to the next one or the end."""
+
+    kind: str
+    time: float
+    step: int
+    began: Beginning
+    previous_line: float | None  # When the attempt before wrote its last line.
 
 
 @dataclass(frozen=True)
@@ -44,29 +57,31 @@ class History:
     lost: TrainSteps
     evaluations: tuple[Evaluations, ...]
     lost_evaluation_seconds: float
-    checkpoints: tuple[CheckpointWrite, ...]
-    failed_checkpoints: tuple[CheckpointWrite, ...]
-    lives: tuple[Life, ...]
+    checkpoints: tuple[Logged[CheckpointSaved], ...]
+    failed_checkpoints: tuple[Logged[CheckpointFailed], ...]
+    attempts: tuple[Attempt, ...]
     links: tuple[Link, ...]
-    calibration: CalibrationLine | None
-    machines_lost: tuple[Incident, ...]
-    stop: Incident | None
+    calibration: Calibration | None
+    machines_lost: tuple[Logged[MachineChange], ...]
+    end: End | None
     first_time: float
     last_time: float
     clock_was_set: bool
     gaps: tuple[tuple[float, float], ...]  # From when to when nothing explains what happened.
 
     @property
-    def life(self) -> Life | None:
-        """The latest life that made steps, or else the latest."""
-        return self.lives[(_latest_life(self.train) or len(self.lives)) - 1] if self.lives else None
+    def attempt(self) -> Attempt | None:
+        """The latest attempt that made steps, or else the latest."""
+        if not self.attempts:
+            return None
+        return self.attempts[(_latest_attempt(self.train) or len(self.attempts)) - 1]
 
     @property
     def latest_steps(self) -> TrainSteps:
-        """The steps of every life with the same workers as the latest."""
-        hosts = self.life.hosts if self.life else ()
-        same = [number for number, life in enumerate(self.lives, 1) if life.hosts == hosts]
-        return self.train.take(np.isin(self.train.life, same)) if same else self.train
+        """The steps of every attempt with the same workers as the latest."""
+        hosts = self.attempt.began.hosts if self.attempt else ()
+        same = [number for number, one in enumerate(self.attempts, 1) if one.began.hosts == hosts]
+        return self.train.take(np.isin(self.train.attempt, same)) if same else self.train
 
 
 @dataclass(frozen=True)
@@ -75,7 +90,7 @@ class _Log:
 
     steps: TrainSteps
     step_places: NDArray[np.int64]  # The place of each step among all lines.
-    events: Sequence[tuple[int, Line]]  # All other lines with their places.
+    events: Sequence[tuple[int, Logged[Event]]]  # All other lines with their places.
     clock: Floats
     explained: Floats  # Seconds that each line accounts for.
     clock_was_set: bool
@@ -86,33 +101,29 @@ def read_history(path: Path, missing: list[str]) -> History:
     log = _read_log(path, missing)
     gaps = _unexplained_gaps(path.name, log, missing)
     kept, void, lost_evaluation_seconds = _apply_resumes(log)
-
-    def of_kind(*kinds: str) -> list[Line]:
-        return [line for line in kept if line.get("kind") in kinds]
-
-    def records(record: type[Record], lines: Sequence[Line]) -> tuple[Record, ...]:
-        return tuple(read_record(record, line) for line in lines)
-
     train = _without_doubles(log.steps.take(~void), missing)
-    measured = _up_to_latest_life(kept, train)
-    calibrations = [line for line in measured if line["kind"] == "calibration"]
-    endings = of_kind("stop", *BEGINNINGS)[-1:]
+    measured = _up_to_latest_attempt(kept, train)
+    calibrations = _of_type(Calibration, measured)
+    ends = [line.event for line in kept if line.kind in ("stop", *BEGINNINGS)][-1:]
     return History(
         train=train,
         lost=log.steps.take(void),
-        evaluations=evaluations_of(of_kind("eval")),
+        evaluations=evaluations_of(_of_type(Evaluation, kept)),
         lost_evaluation_seconds=lost_evaluation_seconds,
-        checkpoints=records(CheckpointWrite, of_kind("checkpoint")),
-        failed_checkpoints=records(CheckpointWrite, of_kind("checkpoint_failed")),
-        lives=tuple(
-            life_of(line, float(log.clock[place - 1]) if place else None)
-            for place, line in log.events
-            if line.get("kind") in BEGINNINGS
+        checkpoints=tuple(
+            replace(line, event=_zero_unknown(line.event))
+            for line in _of_type(CheckpointSaved, kept)
         ),
-        links=records(Link, _latest_links(measured)),
-        calibration=read_record(CalibrationLine, calibrations[-1]) if calibrations else None,
-        machines_lost=records(Incident, of_kind("lost")),
-        stop=next((end for end in records(Incident, endings) if end.kind == "stop"), None),
+        failed_checkpoints=tuple(_of_type(CheckpointFailed, kept)),
+        attempts=tuple(
+            _attempt_of(line, float(log.clock[place - 1]) if place else None)
+            for place, one in log.events
+            for line in _of_type(Beginning, [one])
+        ),
+        links=tuple(_zero_unknown(link) for link in _latest_links(measured)),
+        calibration=_zero_unknown(calibrations[-1].event) if calibrations else None,
+        machines_lost=tuple(line for line in _of_type(MachineChange, kept) if line.kind == "lost"),
+        end=next((end for end in ends if isinstance(end, End)), None),
         first_time=float(log.clock[0]) if len(log.clock) else NAN,
         last_time=float(log.clock[-1]) if len(log.clock) else NAN,
         clock_was_set=log.clock_was_set,
@@ -120,114 +131,119 @@ def read_history(path: Path, missing: list[str]) -> History:
     )
 
 
+def _of_type(kind: type[OneEvent], lines: Sequence[Logged[Event]]) -> list[Logged[OneEvent]]:
+    return [line for line in lines if isinstance(line.event, kind)]  # type: ignore[misc]
+
+
+def _zero_unknown(record: OneRecord) -> OneRecord:
+    """Let zero stand for what a line does not say, so that nobody divides by it unawares."""
+    unknown: dict[str, Any] = {
+        item.name: 0.0
+        for item in fields(record)
+        if isinstance(value := getattr(record, item.name), float) and math.isnan(value)
+    }
+    return replace(record, **unknown)
+
+
+def _attempt_of(line: Logged[Beginning], previous_line: float | None) -> Attempt:
+    began = line.event
+    began = replace(began, workers=began.workers or len(began.hosts) or 1)
+    return Attempt(line.kind, line.time, line.step, began, previous_line)
+
+
+def _explained_seconds(event: Event) -> float:
+    """Seconds of training that the line itself says were spent on it."""
+    seconds = 0.0
+    if isinstance(event, Evaluation):
+        seconds = event.seconds
+    elif isinstance(event, CheckpointSaved):
+        seconds = event.seconds_blocking
+    return seconds if math.isfinite(seconds) else 0.0
+
+
 def _read_log(path: Path, missing: list[str]) -> _Log:
     if not path.is_file():
         missing.append(f"{path.name} is missing: there is no history of the run")
-        return _set_clock(path.name, np.zeros((len(TRAIN_COLUMNS), 0)), [], [], missing)
-    table = read_table(path, TRAIN_COLUMNS, TRAIN_PREFIX)
-    events, late_steps, damaged = _decode_others(table.others)
-    damaged = sorted(table.damaged + damaged)
-    missing += describe_damage(path.name, damaged, table.line_count, cut_short=table.is_cut_short)
-    # Train lines that were written in another style than ours join the others here.
-    values = np.column_stack((table.values, *(numbers for _, numbers in late_steps)))
-    lines = np.append(table.lines, [line for line, _ in late_steps])
+        nothing = np.zeros((len(TRAIN_COLUMNS), 0)), np.zeros(0, dtype=np.int64)
+        return _set_clock(path.name, Metrics(*nothing, [], [], 0, is_cut_short=False), missing)
+    metrics = read_metrics(path, TRAIN_COLUMNS)
+    missing += describe_damage(
+        path.name, metrics.damaged, metrics.line_count, cut_short=metrics.is_cut_short
+    )
+    return _set_clock(path.name, metrics, missing)
+
+
+def _set_clock(name: str, metrics: Metrics, missing: list[str]) -> _Log:
+    """Put all lines on one clock that only goes forward, and count their attempts."""
+    values, events = metrics.steps, metrics.events
+    lines = np.append(metrics.step_lines, [event.line for event in events])
     order = np.argsort(lines, kind="stable")
-    order = order[np.isfinite(values[0, order])]  # A step has a number.
-    return _set_clock(path.name, values[:, order], lines[order].tolist(), events, missing)
-
-
-def _decode_others(
-    others: Sequence[tuple[int, bytes]],
-) -> tuple[list[tuple[int, Line]], list[tuple[int, list[float]]], list[int]]:
-    """Events, train lines and damaged lines among those that do not begin like a train line."""
-    events: list[tuple[int, Line]] = []
-    late_steps: list[tuple[int, list[float]]] = []
-    damaged: list[int] = []
-    for number, text in others:
-        line = decode_object(text)
-        if line is None:
-            damaged += [number] if text.strip() else []
-        elif line.get("kind") == "train":
-            late_steps.append((number, numbers_of(line, TRAIN_COLUMNS)))
-        else:
-            events.append((number, line))
-    return events, late_steps, damaged
-
-
-def _set_clock(
-    name: str,
-    values: Floats,
-    lines: Sequence[int],
-    events: Sequence[tuple[int, Line]],
-    missing: list[str],
-) -> _Log:
-    """Put all lines on one clock that only goes forward, and count their lives."""
-    order = np.argsort([*lines, *(number for number, _ in events)], kind="stable")
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
-    step_places, event_places = places[: len(lines)], places[len(lines) :]
-    times = np.append(values[1], [time_of(line) for _, line in events])[order]
+    step_places, event_places = places[: values.shape[1]], places[values.shape[1] :]
+    times = np.append(values[1], [event.time for event in events])[order]
     seconds = np.nan_to_num(values[SECONDS_COLUMN])
-    explained = np.append(seconds, [explained_seconds(line) for _, line in events])[order]
+    spent = [_explained_seconds(one.event) for one in events]
+    explained = np.append(seconds, spent)[order]
     jumps: list[str] = []
     clock = repair_clock(name, "line", times, explained, jumps)
     missing += jumps
     values[1] = clock[step_places]
     timed = [
-        (int(place), {**line, "time": float(clock[place])})
-        for place, (_, line) in zip(event_places, events, strict=True)
+        (int(place), replace(event, time=float(clock[place])))
+        for place, event in zip(event_places, events, strict=True)
     ]
-    begun = [place for place, line in timed if line.get("kind") in BEGINNINGS]
-    lives = np.searchsorted(begun, step_places).astype(np.float64)
-    steps = TrainSteps(*np.vstack((values, lives)))
+    begun = [place for place, event in timed if event.kind in BEGINNINGS]
+    attempts = np.searchsorted(begun, step_places).astype(np.float64)
+    steps = TrainSteps(*np.vstack((values, attempts)))
     return _Log(steps, step_places, timed, clock, explained, clock_was_set=bool(jumps))
 
 
-def _apply_resumes(log: _Log) -> tuple[list[Line], Bools, float]:
+def _apply_resumes(log: _Log) -> tuple[list[Logged[Event]], Bools, float]:
     """Apply the rule of docs/run-folder.md: going on from step N voids what lay beyond it.
 
     A second start is one more beginning from step 0.
     """
     void = np.zeros(len(log.steps), dtype=bool)
-    kept: list[Line] = []
+    kept: list[Logged[Event]] = []
     lost_evaluation_seconds = 0.0
     for place, line in log.events:
-        if line.get("kind") in BEGINNINGS:
-            step = step_of(line)
-            void |= (log.step_places < place) & (log.steps.step > step)
-            lost = [other for other in kept if _lies_beyond(other, step)]
-            lost_evaluation_seconds += sum(map(explained_seconds, lost))
-            kept = [other for other in kept if not _lies_beyond(other, step)]
-        if "kind" in line:
-            kept.append(line)
+        if line.kind in BEGINNINGS:
+            void |= (log.step_places < place) & (log.steps.step > line.step)
+            lost = [other for other in kept if _lies_beyond(other, line.step)]
+            lost_evaluation_seconds += sum(_explained_seconds(other.event) for other in lost)
+            kept = [other for other in kept if not _lies_beyond(other, line.step)]
+        kept.append(line)
     return kept, void, lost_evaluation_seconds
 
 
-def _lies_beyond(line: Line, step: int) -> bool:
-    return line["kind"] in ("eval", "checkpoint") and step_of(line) > step
+def _lies_beyond(line: Logged[Event], step: int) -> bool:
+    return line.kind in ("eval", "checkpoint") and line.step > step
 
 
-def _latest_life(train: TrainSteps) -> int:
-    """The number of the last life whose steps count, from 1; 0 if there is none."""
-    return int(np.max(train.life, initial=0))
+def _latest_attempt(train: TrainSteps) -> int:
+    """The number of the last attempt whose steps count, from 1; 0 if there is none."""
+    return int(np.max(train.attempt, initial=0))
 
 
-def _up_to_latest_life(lines: Sequence[Line], train: TrainSteps) -> Sequence[Line]:
-    """Without the lives after the last step: what they measured says nothing about any step."""
-    begun = [place for place, line in enumerate(lines) if line["kind"] in BEGINNINGS]
-    number = _latest_life(train)
+def _up_to_latest_attempt(
+    lines: Sequence[Logged[Event]], train: TrainSteps
+) -> Sequence[Logged[Event]]:
+    """Without the attempts after the last step: what they measured says nothing about any step."""
+    begun = [place for place, line in enumerate(lines) if line.kind in BEGINNINGS]
+    number = _latest_attempt(train)
     return lines[: begun[number]] if 0 < number < len(begun) else lines
 
 
-def _latest_links(lines: Sequence[Line]) -> list[Line]:
+def _latest_links(lines: Sequence[Logged[Event]]) -> list[Link]:
     """The links as last measured: those that follow the latest start that measured any."""
-    latest: list[Line] = []
+    latest: list[Link] = []
     fresh = True
     for line in lines:
-        if line["kind"] in BEGINNINGS:
+        if line.kind in BEGINNINGS:
             fresh = True
-        elif line["kind"] == "link":
-            latest = [line] if fresh else [*latest, line]
+        elif isinstance(line.event, Link):
+            latest = [line.event] if fresh else [*latest, line.event]
             fresh = False
     return latest
 
@@ -245,11 +261,11 @@ def _without_doubles(steps: TrainSteps, missing: list[str]) -> TrainSteps:
 
 
 def _unexplained_gaps(name: str, log: _Log, missing: list[str]) -> tuple[tuple[float, float], ...]:
-    """Long silences inside one life of the run, from when to when."""
+    """Long silences inside one attempt of the run, from when to when."""
     gaps = np.diff(log.clock, prepend=log.clock[:1]) - log.explained
     for place, line in log.events:
         # A pause before a beginning is a pause; the line after it may compile for long.
-        if line.get("kind") in (*BEGINNINGS, "link", "calibration"):
+        if line.kind in (*BEGINNINGS, "link", "calibration"):
             gaps[place : place + 2] = 0
     wall = float(np.ptp(log.clock)) if len(log.clock) else 0.0
     much = max(SHORTEST_GAP.value, UNEXPLAINED_SHARE.value * wall)

@@ -1,12 +1,12 @@
 """Logs, read with forgiveness: damaged lines are passed over, clocks that were set repaired."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dragoman.documents import decode, decode_object, number_or_none
 from dragoman.report.series import Floats, fill_unknown
 from dragoman.report.thresholds import CLOCK_STEP_BACK
 
@@ -23,15 +23,6 @@ def read_json_lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
             elif line.strip():
                 damaged.append(number)
     missing += describe_damage(path.name, damaged, number, cut_short=not line.endswith(b"\n"))
-
-
-def decode_object(line: bytes) -> dict[str, Any] | None:
-    """The object on a line, or None if the line is damaged."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def describe_damage(name: str, damaged: list[int], last: int, *, cut_short: bool) -> list[str]:
@@ -69,25 +60,14 @@ def repair_clock(
     return repaired
 
 
-def read_json(path: Path, missing: list[str]) -> dict[str, Any]:
-    """One object from one file, or nothing and a word about it."""
+def read_json(path: Path, missing: list[str]) -> Any:
+    """What one file holds, or nothing and a word about it."""
     try:
-        value = json.loads(path.read_bytes())
+        return decode(path.read_bytes())
     except FileNotFoundError:
         missing.append(f"{path.name} is missing")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         missing.append(f"{path.name} cannot be read: {error}")
-    else:
-        if isinstance(value, dict):
-            return value
-        missing.append(f"{path.name} does not hold an object")
-    return {}
-
-
-def number_or_none(value: Any) -> float | None:
-    """A JSON number as a float; null, text and truth values are no numbers."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
     return None
 
 

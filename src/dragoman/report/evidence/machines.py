@@ -5,22 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.evidence.json_lines import (
-    decode_object,
-    describe_damage,
-    number_or_none,
-    repair_clock,
-    table_of,
-    whole_number,
-)
-from dragoman.report.evidence.line_table import FieldPath, read_table
+from dragoman.documents import decode_object, number_or_none, parse_leniently
+from dragoman.records import MachineSample
+from dragoman.report.evidence.json_lines import describe_damage, repair_clock
 from dragoman.report.series import Floats, fill_unknown
 from dragoman.report.wording import plural
+from dragoman.runs.line_table import FieldPath, read_table
 
 _LOOPBACK = "lo"
 _TAIL_BYTES = 1 << 16
@@ -78,11 +72,11 @@ def read_machines(
 def _read_machine(path: Path, interface: str, missing: list[str]) -> Machine | None:
     name = f"monitor/{path.name}"
     first, last = _first_and_last(path)
-    if not first:
+    if first is None or last is None:
         missing.append(f"{name} holds no whole line")
         return None
     interface = _choose_interface(first, last, interface)
-    gpus = _gpu_names(last) or _gpu_names(first)
+    gpus = last.gpus or first.gpus
     wanted: list[FieldPath] = [("time",), ("clock_offset",), ("cpu_percent",)]
     wanted += [("interfaces", interface, f"{way}_bytes") for way in ("sent", "received")]
     wanted += [("gpus", place, "utilization") for place in range(len(gpus))]
@@ -102,10 +96,10 @@ def _read_machine(path: Path, interface: str, missing: list[str]) -> Machine | N
     return Machine(
         host=path.stem,
         time=repair_clock(name, "sample", time, expected, missing),
-        cpu_percent=cpu_percent.astype(np.float32),
+        cpu_percent=_percent(cpu_percent),
         gpus=tuple(
-            Gpu(index, gpu_name, utilization.astype(np.float32))
-            for (index, gpu_name), utilization in zip(gpus, utilizations, strict=True)
+            Gpu(gpu.index, gpu.name or "GPU", _percent(utilization))
+            for gpu, utilization in zip(gpus, utilizations, strict=True)
         ),
         interface=interface,
         speed_mbit=_speed(last, interface) or _speed(first, interface),
@@ -114,7 +108,7 @@ def _read_machine(path: Path, interface: str, missing: list[str]) -> Machine | N
     )
 
 
-def _first_and_last(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _first_and_last(path: Path) -> tuple[MachineSample | None, MachineSample | None]:
     """The first and the last whole line of a file, however long it is."""
     with open(path, "rb") as file:
         first = _first_sample(file.read(_TAIL_BYTES).split(b"\n"))
@@ -123,43 +117,37 @@ def _first_and_last(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return first, last or first
 
 
-def _first_sample(lines: Iterable[bytes]) -> dict[str, Any]:
+def _first_sample(lines: Iterable[bytes]) -> MachineSample | None:
     for line in lines:
-        value = table_of(decode_object(line))
+        value = decode_object(line) or {}
         if number_or_none(value.get("time")) is not None:
-            return value
-    return {}
+            return parse_leniently(MachineSample, value)
+    return None
 
 
-def _interfaces(line: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    interfaces = table_of(line.get("interfaces"))
-    return {name: table_of(counters) for name, counters in interfaces.items()}
-
-
-def _choose_interface(first: Mapping[str, Any], last: Mapping[str, Any], measured: str) -> str:
+def _choose_interface(first: MachineSample, last: MachineSample, measured: str) -> str:
     """The interface that the run measured its links on, or else the busiest one."""
-    known = _interfaces(first) | _interfaces(last)
+    known = {**first.interfaces, **last.interfaces}
     if measured in known:
         return measured
 
     def traffic(name: str) -> int:
         begin, end = (
-            whole_number(_interfaces(line).get(name, {}).get("sent_bytes"))
-            for line in (first, last)
+            one.interfaces[name].sent_bytes if name in one.interfaces else 0
+            for one in (first, last)
         )
         return end - begin
 
     return max((name for name in known if name != _LOOPBACK), key=traffic, default="")
 
 
-def _speed(line: Mapping[str, Any], interface: str) -> float | None:
-    return number_or_none(_interfaces(line).get(interface, {}).get("speed_mbit"))
+def _speed(sample: MachineSample, interface: str) -> float | None:
+    return sample.interfaces[interface].speed_mbit if interface in sample.interfaces else None
 
 
-def _gpu_names(line: Mapping[str, Any]) -> list[tuple[int, str]]:
-    gpus = line.get("gpus")
-    tables = [table_of(gpu) for gpu in (gpus if isinstance(gpus, list) else [])]
-    return [(whole_number(gpu.get("index")), str(gpu.get("name", "GPU"))) for gpu in tables]
+def _percent(values: Floats) -> NDArray[np.float32]:
+    """Small numbers, whatever a damaged line says."""
+    return np.clip(values, 0, 100).astype(np.float32)
 
 
 def _continuous(counter: Floats) -> tuple[Floats, int]:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def _mark_restarts(axes: "Axes", evidence: Evidence) -> None:
     """Dashed lines where the run went on from a checkpoint."""
     label = "went on from a checkpoint"
-    for life in evidence.history.lives:
-        if life.step:
-            axes.axvline(life.step, **dashed("red", label=label))
+    for attempt in evidence.history.attempts:
+        if attempt.step:
+            axes.axvline(attempt.step, **dashed("red", label=label))
             label = "_"
 
 

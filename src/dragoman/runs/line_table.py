@@ -1,6 +1,7 @@
 """Long logs in seconds: numbers are cut out of JSON lines that look alike, a block at a time."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.report.evidence.json_lines import decode_object
-from dragoman.report.series import NAN, Bools, Floats
+from dragoman.documents import decode_object, number_or_none
 
 FieldPath = tuple[str | int, ...]  # Such as ("gpus", 0, "utilization").
 
@@ -24,9 +24,11 @@ _NEWLINE, _COLON, _POINT, _CLOSE = b"\n:.}"
 _ENDS_NUMBER = np.zeros(256, dtype=bool)
 _ENDS_NUMBER[list(b", }]\r\n")] = True
 _ODD_NUMBER = re.compile(rb"([-+.\w]+)[, }\]\r\n]")
-_WORDS = {b"true": 1.0, b"false": 0.0, b"null": NAN}
+_WORDS = {b"true": 1.0, b"false": 0.0, b"null": math.nan}
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
 
@@ -95,7 +97,8 @@ def _follow(value: Any, path: FieldPath) -> Any:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else NAN
+    number = float(value) if isinstance(value, bool) else number_or_none(value)
+    return math.nan if number is None else number
 
 
 def _blocks(path: Path) -> Iterator[Bytes]:
@@ -222,9 +225,10 @@ def _odd_number(cell: bytes) -> float | None:
     if token in _WORDS:
         return _WORDS[token]
     try:
-        return float(token)
+        number = float(token)
     except ValueError:
         return None
+    return number if math.isfinite(number) else math.nan
 
 
 def _until_false(rows: Bools) -> Bools:
