@@ -6,15 +6,17 @@ The larger corpus repeats the prepared one's tokens.
 """
 
 import argparse
-import json
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from dragoman.corpus.manifest import SIDES, PairCounts, identity_of, write_manifest
 from dragoman.corpus.rows import Position, RowStream
-from dragoman.corpus.store import PairWriter, PreparedCorpus, identity_of
+from dragoman.corpus.store import PairWriter, PreparedCorpus
+from dragoman.files import describe_file
 
 STEPS = 400
 
@@ -55,17 +57,22 @@ def measure(folder: Path) -> None:
 
 def grow(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
     """Write a corpus of the same kind with more pairs."""
-    shutil.copytree(corpus.folder / corpus.manifest["data"], folder / "data")
+    shutil.copytree(corpus.folder / corpus.manifest.data, folder / "data")
     with PairWriter(folder / "data", "train") as writer:
         while writer.pairs < pairs:
             count = min(len(corpus.train), pairs - writer.pairs)
             writer.append(corpus.train.lines(0, count))
-    manifest = corpus.manifest | {"data": "data"}
-    manifest["files"] = {
-        path.name: {"bytes": path.stat().st_size} for path in (folder / "data").iterdir()
-    }
-    manifest["identity"] = identity_of(manifest["files"])
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    files = {path.name: describe_file(path) for path in (folder / "data").iterdir()}
+    added = writer.pairs - len(corpus.train)
+    manifest = replace(
+        corpus.manifest,
+        data="data",
+        pairs=PairCounts(corpus.manifest.pairs.raw + added, writer.pairs),
+        tokens=dict(zip(SIDES, writer.tokens, strict=True)),
+        files=files,
+        identity=identity_of(files),
+    )
+    write_manifest(folder, manifest)
 
 
 def anonymous_megabytes() -> float:

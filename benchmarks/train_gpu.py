@@ -148,7 +148,7 @@ def configure(prepared: Path, case: Case, folder: Path) -> Path:
 
 def corpus_settings(prepared: Path) -> list[str]:
     """The settings a prepared corpus was made with, which the trainer compares."""
-    made_with = PreparedCorpus(prepared).manifest["settings"]
+    made_with = PreparedCorpus(prepared).manifest.to_json()["settings"]
     corpus = made_with["corpus"]
 
     def text(files: dict[str, str]) -> str:

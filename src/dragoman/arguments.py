@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from dragoman import __version__
-from dragoman.config import COMPRESSIONS, Precision
-
-QUANTIZATIONS = (
-    *("float32", "float16", "bfloat16", "int16"),
-    *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
-)
+from dragoman.config import COMPRESSIONS, Precision, Quantization
 
 PROBLEMS_FOUND = 3
 STOPPED = 4
@@ -131,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--to", choices=["ctranslate2"], required=True, help="the format")
     export.add_argument(
         "--quantization",
-        choices=QUANTIZATIONS,
+        choices=get_args(Quantization),
         default="float32",
         help="of the weights (default: float32)",
     )

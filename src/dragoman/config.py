@@ -6,11 +6,24 @@ from typing import Any, Literal, get_args
 
 LARGEST_BEAM, LARGEST_PATIENCE = 1_000, 10  # Nobody wants more, and memory runs out before.
 LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is no number any more.
+# Far beyond any model that fits a machine; making one layer after another would never end.
+MOST_LAYERS, LARGEST_D_MODEL, LARGEST_FEED_FORWARD = 1_000, 65_536, 1_048_576
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
+SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
 Compression = Literal["none", "bf16", "fp16", "powersgd"]
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 POWERSGD_LEAST_GAIN = 2  # A matrix whose factors are not less than half of it travels as it is.
+Quantization = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+]
 
 
 def setting(
@@ -124,11 +137,21 @@ class ModelSettings:
         "Layers, d_model, heads, feed_forward: tiny 4, 128, 4, 256; small 6, 256, 4, 1024; "
         "base 6, 512, 8, 2048; big 6, 1024, 16, 4096.",
     )
-    encoder_layers: int | None = setting(None, "Instead of the preset's.", minimum=1)
-    decoder_layers: int | None = setting(None, "Instead of the preset's.", minimum=1)
-    d_model: int | None = setting(None, "Instead of the preset's.", minimum=2)
-    heads: int | None = setting(None, "Instead of the preset's.", minimum=1)
-    feed_forward: int | None = setting(None, "Instead of the preset's.", minimum=1)
+    encoder_layers: int | None = setting(
+        None, "Instead of the preset's.", minimum=1, maximum=MOST_LAYERS
+    )
+    decoder_layers: int | None = setting(
+        None, "Instead of the preset's.", minimum=1, maximum=MOST_LAYERS
+    )
+    d_model: int | None = setting(
+        None, "Instead of the preset's.", minimum=2, maximum=LARGEST_D_MODEL
+    )
+    heads: int | None = setting(
+        None, "Instead of the preset's.", minimum=1, maximum=LARGEST_D_MODEL
+    )
+    feed_forward: int | None = setting(
+        None, "Instead of the preset's.", minimum=1, maximum=LARGEST_FEED_FORWARD
+    )
     dropout: float = setting(0.1, "Of residual branches and embeddings.", minimum=0, maximum=0.9)
     attention_dropout: float = setting(0.1, "Of attention weights.", minimum=0, maximum=0.9)
     relu_dropout: float = setting(0.1, "Inside the feed-forward layer.", minimum=0, maximum=0.9)

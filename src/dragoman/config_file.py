@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dragoman.config import Config
-from dragoman.contradictions import contradictions
+from dragoman.contradictions import contradictions, model_contradictions
 from dragoman.errors import UserError
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1  # Of TOML, and of most that reads a setting.
@@ -48,6 +48,8 @@ def load_saved_config(path: Path) -> Config:
     """Read a config that `dump_config` wrote, where every setting is given."""
     problems: list[str] = []
     config: Config = _Reader(path.resolve().parent, problems).section(Config, _read_toml(path), "")
+    if not problems:
+        problems += model_contradictions(config.model)  # All others were found before training.
     if problems:
         raise ConfigError(str(path), problems)
     return config
@@ -127,7 +129,7 @@ class _Reader:
     def section(self, kind: type, table: Any, name: str) -> Any:
         """Read one table as the dataclass `kind`."""
         if not isinstance(table, dict):
-            self.problems.append(f"{name} must be a table, not {_toml(table)}")
+            self.problems.append(f"{name} must be a table, not {_shown(table)}")
             table = {}
         known = {item.name: (item, hint) for item, hint in settings_of(kind)}
         for key in table.keys() - known.keys():
@@ -176,7 +178,7 @@ class _Reader:
             return value
 
     def _wrong(self, name: str, value: Any, wanted: str) -> None:
-        self.problems.append(f"{name} must be {wanted}, not {_toml(value)}")
+        self.problems.append(f"{name} must be {wanted}, not {_shown(value)}")
 
     def _check_range(self, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if not isinstance(value, (int, float)):
@@ -231,6 +233,14 @@ def _unknown(key: str, section: str, known: list[str]) -> str:
 
 def _join(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, where what is nested could be nested without end."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if any(isinstance(item, (dict, list)) for item in items):
+        return "a table" if isinstance(value, dict) else "a list"
+    return _toml(value)
 
 
 def _toml(value: Any) -> str:

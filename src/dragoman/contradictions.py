@@ -1,10 +1,12 @@
 """Which settings contradict each other."""
 
+import re
 from collections.abc import Collection
 from dataclasses import fields
 
 from dragoman.config import (
     SCHEDULES_WITH_END,
+    SET_NAME,
     BatchSettings,
     Config,
     CorpusSettings,
@@ -13,6 +15,7 @@ from dragoman.config import (
     VocabularySettings,
     shape_of,
 )
+from dragoman.documents import LINE
 from dragoman.errors import UserError
 
 SCHEDULE_NEEDS = {
@@ -29,7 +32,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
     return [
         *_corpus_contradictions(config.corpus),
         *_vocabulary_contradictions(config.vocabulary, given),
-        *_model_contradictions(config.model),
+        *model_contradictions(config.model),
         *_batch_contradictions(config),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
@@ -51,10 +54,16 @@ def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
     for kind, named in (("validation", corpus.validation), ("test", corpus.test)):
         texts += [(f"corpus.{kind}.{name}", text) for name, text in named.items()]
         problems += [
-            f"corpus.{kind}.{name}: a name may hold letters, digits, '-', '_' and '.' only"
+            f"corpus.{kind}.{name}: a name may hold letters, digits, '-', '_' and '.' only, "
+            "and not begin with '.'"
             for name in named
-            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+            if not re.fullmatch(SET_NAME, name)
         ]
+    problems += [
+        f"corpus.{side}_language: a label may hold no control characters"
+        for side in ("source", "target")
+        if not re.fullmatch(LINE, getattr(corpus, f"{side}_language"))
+    ]
     for name, text in texts:
         if bool(text.source) != bool(text.target):
             missing = "target" if text.source else "source"
@@ -86,7 +95,8 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection
     return problems
 
 
-def _model_contradictions(model: ModelSettings) -> list[str]:
+def model_contradictions(model: ModelSettings) -> list[str]:
+    """Problems of the sizes of a model."""
     shape = shape_of(model)
     if shape.d_model % (2 * shape.heads) == 0:
         return []

@@ -16,6 +16,10 @@ from dragoman.errors import UserError
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1
 LONGEST_SHOWN = 40  # Characters of a value that is not what it should be.
+LINE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*"  # Safe to print on a terminal.
+FILE_NAME = r"(?![.\s])[^/\\\x00-\x1f\x7f-\x9f]{1,200}"  # Leads to no other folder.
+HASH = r"[0-9a-f]{64}"
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can spell it, UTF-8 cannot.
 
 Record = TypeVar("Record")
 
@@ -24,9 +28,24 @@ class Mismatch(ValueError):
     """A value that is not what its place in a document asks for."""
 
 
-def item(help: str, *, default: Any = MISSING, pattern: str = "") -> Any:
-    """Declare one field of a document; `pattern` is what all of a text must match."""
-    return field(default=default, metadata={"help": help, "pattern": pattern})
+def item(
+    help: str,
+    *,
+    default: Any = MISSING,
+    pattern: str = "",
+    keys: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    """Declare one field of a document; `pattern` and `keys` are what all of a text must match."""
+    metadata = {
+        "help": help,
+        "pattern": pattern,
+        "keys": keys,
+        "minimum": minimum,
+        "maximum": maximum,
+    }
+    return field(default=default, metadata=metadata)
 
 
 _ITEMS: dict[Any, tuple[tuple[Field[Any], Any], ...]] = {}  # Resolving types takes time.
@@ -125,21 +144,26 @@ def _convert(hint: Any, value: Any, where: str, metadata: Mapping[str, Any]) -> 
     if origin is tuple and isinstance(value, list):
         return tuple(_each(arguments, value, where, metadata))
     if origin is Mapping and isinstance(value, dict):
+        for key in value:
+            if not _matches(metadata.get("keys", ""), key):
+                raise Mismatch(f"{where} has the key {_shown(key)}")
         return {
             key: _convert(arguments[1], one, f"{where}.{key}", metadata)
             for key, one in value.items()
         }
     if origin is Literal and value in arguments and not isinstance(value, bool):
         return value
-    if hint is float and (number := number_or_none(value)) is not None:
-        return number
-    if hint is int and _is_whole(value):
-        return value
+    number = number_or_none(value)
+    if hint in (float, int) and number is not None and _is_within(number, metadata):
+        if hint is float:
+            return number
+        if isinstance(value, int):
+            return value
     if hint is bool and isinstance(value, bool):
         return value
     if hint is str and isinstance(value, str) and _matches(metadata.get("pattern", ""), value):
         return value
-    raise Mismatch(f"{where} is {_shown(value)}, not {describe(hint)}")
+    raise Mismatch(f"{where} is {_shown(value)}, not {describe(hint)}{_bounds(metadata)}")
 
 
 def _each(
@@ -201,13 +225,20 @@ def describe(hint: Any) -> str:
     return names.get(hint, "an object")
 
 
-def _is_whole(value: Any) -> bool:
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    return is_int and abs(value) <= LARGEST_WHOLE_NUMBER
+def _is_within(number: float, metadata: Mapping[str, Any]) -> bool:
+    minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
+    return (minimum is None or number >= minimum) and (maximum is None or number <= maximum)
+
+
+def _bounds(metadata: Mapping[str, Any]) -> str:
+    minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
+    least = "" if minimum is None else f" of at least {minimum:,.15g}"
+    return least if maximum is None else f"{least} and at most {maximum:,.15g}"
 
 
 def _matches(pattern: str, value: str) -> bool:
-    return not pattern or re.fullmatch(pattern, value) is not None
+    is_whole = _HALF_CHARACTER.search(value) is None
+    return is_whole and (not pattern or re.fullmatch(pattern, value) is not None)
 
 
 def _plain(value: Any) -> Any:

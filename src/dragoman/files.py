@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dragoman.errors import UserError
+from dragoman.records import SavedFile
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -16,7 +18,8 @@ def write_whole(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with naming(path):
         try:
-            with open(aside, "wb") as file:
+            aside.unlink(missing_ok=True)  # Of a killed process; or a link to somewhere else.
+            with open(aside, "xb") as file:
                 file.write(content)
                 flush_to_disk(file)
             aside.replace(path)
@@ -57,6 +60,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def describe_file(path: Path) -> SavedFile:
+    """Size and checksum of a file as it is now."""
+    return SavedFile(path.stat().st_size, sha256(path))
+
+
 def find_file_damage(path: Path, size: int, checksum: str | None = None) -> str | None:
     """Say how a file differs from the one that was written, if it does."""
     if not path.is_file():
@@ -71,9 +79,18 @@ def find_file_damage(path: Path, size: int, checksum: str | None = None) -> str 
 @contextmanager
 def exclusive(folder: Path, purpose: str) -> Iterator[None]:
     """Hold a folder for one process; the kernel lets go of it when the process dies."""
-    with open(folder / ".lock", "w") as lock:
+    path = folder / ".lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(f"{path} is a symbolic link, which nobody here made; delete it") from None
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{folder}: another process is busy {purpose}; wait for it") from None
         yield
+    finally:
+        os.close(lock)

@@ -347,7 +347,7 @@ class CorpusOrigin:
     """The prepared corpus of a run."""
 
     folder: str = item("where it lay")
-    identity: str = item("checksum of its text and settings")
+    identity: str = item("checksum of its files", pattern=r"[0-9a-f]+")
     manifest: Mapping[str, Any] = item("a whole copy of the corpus's own")
 
 

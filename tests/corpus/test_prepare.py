@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dragoman.config_file import load_config
+from dragoman.corpus.manifest import PairCounts
 from dragoman.corpus.prepare import BUILDING, prepare
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
@@ -127,7 +128,7 @@ def test_counts_of_filters_add_up(small_text: Path) -> None:
         "vocabulary.size=290",
     )
     manifest = corpus.manifest
-    assert manifest["filters"] == {
+    assert manifest.filters == {
         "invalid_utf8": 0,
         "empty_side": 1,
         "control_characters": 1,
@@ -137,17 +138,18 @@ def test_counts_of_filters_add_up(small_text: Path) -> None:
         "duplicate": 3,
         "too_many_tokens": 1,
     }
-    assert sum(manifest["filters"].values()) + manifest["pairs"]["prepared"] == 59
-    assert manifest["pairs"] == {"raw": 59, "prepared": 50}
+    assert sum(manifest.filters.values()) + manifest.pairs.prepared == 59
+    assert manifest.pairs == PairCounts(raw=59, prepared=50)
     for side, name in (("source", "en"), ("target", "de")):
         lengths = np.diff(getattr(corpus.train, side).offsets)
-        assert manifest["tokens"][side] == lengths.sum()
-        histogram = manifest["length_histogram"]
-        assert sum(histogram[side]) == 50
-        assert histogram[side] == np.bincount(lengths // histogram["tokens_per_bar"]).tolist()
-        assert manifest["bytes"][side]["raw"] == (small_text / f"train.{name}").stat().st_size
+        assert manifest.tokens[side] == lengths.sum()
+        histogram = manifest.length_histogram
+        bars = np.bincount(lengths // histogram.tokens_per_bar)
+        assert getattr(histogram, side) == bars.tolist()
+        assert bars.sum() == 50
+        assert manifest.bytes[side].raw == (small_text / f"train.{name}").stat().st_size
         kept_bytes = sum(len(line.encode()) + 1 for line in (source, target)[name == "de"])
-        assert manifest["bytes"][side]["cleaned"] == kept_bytes
+        assert manifest.bytes[side].cleaned == kept_bytes
 
 
 def test_invalid_utf8_is_skipped_on_request(small_text: Path) -> None:
@@ -156,7 +158,7 @@ def test_invalid_utf8_is_skipped_on_request(small_text: Path) -> None:
     with open(small_text / "train.de", "ab") as file:
         file.write(b"Kaffee\n")
     corpus = prepared(small_text, "cleaning.invalid_utf8=skip")
-    assert corpus.manifest["filters"]["invalid_utf8"] == 1
+    assert corpus.manifest.filters["invalid_utf8"] == 1
     assert len(corpus.train) == 600
 
 
@@ -179,7 +181,7 @@ def test_two_vocabularies_and_given_models(small_text: Path) -> None:
     corpus = prepared(small_text, "vocabulary.joint=false", "vocabulary.size=295")
     source, target = corpus.subwords()
     assert source.encode(["seven"]) != target.encode(["seven"])
-    data = corpus.folder / corpus.manifest["data"]
+    data = corpus.folder / corpus.manifest.data
     for side in ("source", "target"):
         shutil.copy(data / f"subwords.{side}.model", small_text / f"{side}.model")
     again = prepared(

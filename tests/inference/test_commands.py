@@ -157,7 +157,7 @@ def test_a_broken_vocabulary_is_named(
     copy = shutil.copytree(run, tmp_path / "copy")
     (copy / "source.model").write_bytes(b"junk")
     _, message = refusal(capsys, "translate", copy)
-    assert "source.model is not a sentencepiece model" in message
+    assert "copy is damaged: source.model has 4 bytes, not " in message
 
 
 def test_translations_of_the_chosen_sets_are_kept(

@@ -6,10 +6,9 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256 as hash_bytes
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,24 @@ from dragoman import __version__
 from dragoman.config import CleaningSettings, Config, VocabularySettings
 from dragoman.console import say
 from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.manifest import (
+    FORMAT,
+    MANIFEST,
+    SIDES,
+    STAGES,
+    Dtype,
+    LengthHistogram,
+    Manifest,
+    PairCounts,
+    PreparedFrom,
+    SetCounts,
+    TextBytes,
+    Vocabulary,
+    find_damage,
+    identity_of,
+    read_manifest,
+    write_manifest,
+)
 from dragoman.corpus.passes import (
     LINES_PER_CHUNK,
     CleanText,
@@ -24,27 +41,23 @@ from dragoman.corpus.passes import (
     encode_pass,
     sample_pass,
 )
-from dragoman.corpus.store import (
-    FORMAT,
-    MANIFEST,
-    SIDES,
-    PairTokens,
-    PairWriter,
-    Shuffler,
-    find_damage,
-    identity_of,
-    pack_lines,
-    read_manifest,
-)
+from dragoman.corpus.store import PairTokens, PairWriter, Shuffler, pack_lines
 from dragoman.corpus.subwords import Subwords, load_subwords, train_subwords
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, resolve_files
 from dragoman.errors import UserError
-from dragoman.files import exclusive, flush_folder, flush_to_disk, naming, sha256, write_whole
+from dragoman.files import (
+    describe_file,
+    exclusive,
+    flush_folder,
+    flush_to_disk,
+    naming,
+    sha256,
+    write_whole,
+)
 
 HISTOGRAM_STEP = 8  # Tokens per bar of the length histogram.
 BUILDING = ".building"
 DATA_FOLDER = re.compile(r"corpus-[0-9a-f]{12}(-repaired)?")  # Nobody else's folders.
-STAGES = ("cleaning", "vocabulary", "encoding")
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Inputs:
         return [*texts, *self.models]
 
 
-def prepare(config: Config, processes: int | None = None) -> dict[str, Any]:
+def prepare(config: Config, processes: int | None = None) -> Manifest:
     """Build the prepared corpus unless it is already there; return its manifest."""
     inputs = _find_inputs(config)
     folder = Path(config.corpus.folder)
@@ -72,15 +85,16 @@ def prepare(config: Config, processes: int | None = None) -> dict[str, Any]:
         raise UserError(f"corpus.folder: {folder} is a file, not a folder") from None
     fingerprint = _fingerprint(config, inputs)
     manifest = _up_to_date(folder, fingerprint)
-    if manifest and manifest["settings"] == _settings(config):
+    settings = PreparedFrom(config.corpus, config.cleaning, config.vocabulary)
+    if manifest and manifest.settings == settings:
         say(f"{folder} is up to date: same text, same settings, nothing to do")
         return manifest
     _refuse_other_things(folder)
     with exclusive(folder, "preparing it"), naming(folder):
         if manifest:
             # Files may have other names, with the same text.
-            manifest["settings"] = _settings(config)
-            _write_manifest(folder, manifest)
+            manifest = replace(manifest, settings=settings)
+            write_manifest(folder, manifest)
             say(f"{folder} is up to date: same text, nothing to do")
             return manifest
         _check_sets(inputs)
@@ -88,12 +102,11 @@ def prepare(config: Config, processes: int | None = None) -> dict[str, Any]:
         building = folder / BUILDING
         building.mkdir()
         try:
-            manifest = _build(config, inputs, building, processes or len(os.sched_getaffinity(0)))
-            manifest["fingerprint"] = fingerprint
-            _publish(folder, building, manifest)
+            cores = processes or len(os.sched_getaffinity(0))
+            manifest = _build(config, inputs, building, cores, fingerprint)
+            return _publish(folder, building, manifest)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        return manifest
 
 
 def _find_inputs(config: Config) -> Inputs:
@@ -138,13 +151,13 @@ def _fingerprint(config: Config, inputs: Inputs) -> str:
     return hash_bytes(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _up_to_date(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+def _up_to_date(folder: Path, fingerprint: str) -> Manifest | None:
     try:
         manifest = read_manifest(folder)
     except UserError:
         return None
     whole = find_damage(folder, manifest, contents=True) is None
-    return manifest if whole and manifest["fingerprint"] == fingerprint else None
+    return manifest if whole and manifest.fingerprint == fingerprint else None
 
 
 def _refuse_other_things(folder: Path) -> None:
@@ -170,22 +183,10 @@ def _check_sets(inputs: Inputs) -> None:
                 )
 
 
-def _settings(config: Config) -> Any:
-    """The settings that a corpus is made with, as JSON gives them back."""
-    sections = {
-        name: asdict(getattr(config, name)) for name in ("corpus", "cleaning", "vocabulary")
-    }
-    return json.loads(json.dumps(sections))
-
-
-def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    write_whole(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode())
-
-
 def _remove_leftovers(folder: Path) -> None:
     """Delete what an earlier or killed preparation left behind, but never the corpus in force."""
     try:
-        in_force = read_manifest(folder)["data"]
+        in_force = read_manifest(folder).data
     except UserError:
         in_force = None
     shutil.rmtree(folder / BUILDING, ignore_errors=True)
@@ -196,21 +197,24 @@ def _remove_leftovers(folder: Path) -> None:
         path.unlink()
 
 
-def _publish(folder: Path, building: Path, manifest: dict[str, Any]) -> None:
+def _publish(folder: Path, building: Path, manifest: Manifest) -> Manifest:
     """Put the new corpus in place; until the manifest's one move, the old one is in force."""
-    data = folder / f"corpus-{manifest['fingerprint'][:12]}"
+    data = folder / manifest.data
     if data.exists():  # The corpus in force has the same fingerprint but is damaged.
         data = data.with_name(f"{data.name}-repaired")
         shutil.rmtree(data, ignore_errors=True)
     flush_folder(building)
     building.rename(data)
     flush_folder(folder)  # Before the manifest that names it.
-    manifest["data"] = data.name
-    _write_manifest(folder, manifest)
+    manifest = replace(manifest, data=data.name)
+    write_manifest(folder, manifest)
     _remove_leftovers(folder)
+    return manifest
 
 
-def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict[str, Any]:
+def _build(
+    config: Config, inputs: Inputs, folder: Path, processes: int, fingerprint: str
+) -> Manifest:
     """Make all files of the corpus in a folder and describe them."""
     times = [time.monotonic()]
     text = clean_pass(inputs.train, config.cleaning, folder, processes)
@@ -221,7 +225,7 @@ def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict
     models = _make_vocabulary(config.vocabulary, inputs.models, folder, text)
     times.append(time.monotonic())
     subwords = [Subwords(path.read_bytes()) for path in models]
-    dtype = "uint16" if max(model.size for model in subwords) <= 1 << 16 else "uint32"
+    dtype: Dtype = "uint16" if max(model.size for model in subwords) <= 1 << 16 else "uint32"
     shuffler = Shuffler(folder, len(text.keep), dtype, config.corpus.seed)
     removed["too_many_tokens"], clean_bytes = encode_pass(
         text, models, config.cleaning.max_tokens, dtype, shuffler, processes
@@ -239,47 +243,32 @@ def _build(config: Config, inputs: Inputs, folder: Path, processes: int) -> dict
         }
         for kind, named in inputs.sets.items()
     }
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.iterdir())
-    }
+    files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
     prepared_bytes = [
-        sum((folder / f"train.{side}.{part}").stat().st_size for part in ("tokens", "offsets"))
-        for side in SIDES
+        sum(files[f"train.{side}.{part}"].bytes for part in ("tokens", "offsets")) for side in SIDES
     ]
-    return {
-        "format": FORMAT,
-        "dragoman": __version__,
-        "identity": identity_of(files),
-        "languages": {
-            "source": config.corpus.source_language,
-            "target": config.corpus.target_language,
-        },
-        "settings": _settings(config),
-        "pairs": {"raw": text.raw_pairs, "prepared": writer.pairs},
-        "filters": {name: removed[name] for name in FILTERS},
-        "bytes": {
-            side: {"raw": raw, "cleaned": cleaned, "prepared": prepared}
-            for side, raw, cleaned, prepared in zip(
-                SIDES, text.raw_bytes, clean_bytes, prepared_bytes, strict=True
-            )
-        },
-        "seconds": dict(
-            zip(STAGES, np.diff([*times, time.monotonic()]).round(3).tolist(), strict=True)
+    sizes = zip(text.raw_bytes, clean_bytes, prepared_bytes, strict=True)
+    seconds = np.diff([*times, time.monotonic()]).round(3).tolist()
+    histograms = (_histogram(folder / f"train.{side}.offsets") for side in SIDES)
+    return Manifest(
+        dragoman=__version__,
+        identity=identity_of(files),
+        languages={side: getattr(config.corpus, f"{side}_language") for side in SIDES},
+        settings=PreparedFrom(config.corpus, config.cleaning, config.vocabulary),
+        pairs=PairCounts(text.raw_pairs, writer.pairs),
+        filters={name: removed[name] for name in FILTERS},
+        bytes={side: TextBytes(*stages) for side, stages in zip(SIDES, sizes, strict=True)},
+        seconds=dict(zip(STAGES, seconds, strict=True)),
+        tokens=dict(zip(SIDES, writer.tokens, strict=True)),
+        length_histogram=LengthHistogram(HISTOGRAM_STEP, *histograms),
+        vocabulary=Vocabulary(
+            tuple(path.name for path in models), tuple(model.size for model in subwords), dtype
         ),
-        "tokens": dict(zip(SIDES, writer.tokens, strict=True)),
-        "length_histogram": {
-            "tokens_per_bar": HISTOGRAM_STEP,
-            **{side: _histogram(folder / f"train.{side}.offsets") for side in SIDES},
-        },
-        "vocabulary": {
-            "files": [path.name for path in models],
-            "sizes": [model.size for model in subwords],
-            "dtype": dtype,
-        },
-        "sets": sets,
-        "files": files,
-    }
+        sets=sets,
+        files=files,
+        fingerprint=fingerprint,
+        data=f"corpus-{fingerprint[:12]}",
+    )
 
 
 def _make_vocabulary(
@@ -310,7 +299,7 @@ def _write_set(
     subwords: Sequence[Subwords],
     settings: CleaningSettings,
     dtype: str,
-) -> dict[str, int]:
+) -> SetCounts:
     """Write an evaluation set: raw text for BLEU, tokens for the loss; nothing is filtered."""
     with (
         PairWriter(folder, stem) as writer,
@@ -331,14 +320,13 @@ def _write_set(
             writer.append(PairTokens(*encoded))
         for file in (source_file, target_file):
             flush_to_disk(file)
-    return {"pairs": writer.pairs, **dict(zip(SIDES, writer.tokens, strict=True))}
+    return SetCounts(writer.pairs, *writer.tokens)
 
 
-def _histogram(offsets: Path) -> list[int]:
+def _histogram(offsets: Path) -> tuple[int, ...]:
     """Count lines by length, HISTOGRAM_STEP tokens to a bar."""
     lengths = np.diff(np.memmap(offsets, np.int64, mode="r"))
-    counts: list[int] = np.bincount(lengths // HISTOGRAM_STEP).tolist()
-    return counts
+    return tuple(np.bincount(lengths // HISTOGRAM_STEP).tolist())
 
 
 def _raise_empty(removed: dict[str, int], raw_pairs: int) -> None:

@@ -1,9 +1,7 @@
-"""Memory-mapped token ids, and the manifest that vouches for them."""
+"""Memory-mapped token ids, as the manifest vouches for them."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256 as hash_bytes
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -12,35 +10,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.corpus.manifest import FIX, SIDES, find_damage, read_manifest
 from dragoman.corpus.order import keyed_hash, keyed_permutation
 from dragoman.corpus.subwords import Subwords
 from dragoman.errors import UserError
 from dragoman.files import find_file_damage, flush_to_disk
-
-FORMAT = 1
-MANIFEST = "manifest.json"
-SIDES = ("source", "target")
-MANIFEST_SHAPE = {
-    "data": str,
-    "identity": str,
-    "fingerprint": str,
-    "languages": dict.fromkeys(SIDES, str),
-    "settings": {
-        "corpus": {
-            **{"source_language": str, "target_language": str, "seed": int},
-            **{"train": list, "validation": dict, "test": dict},
-        },
-        "cleaning": dict,
-        "vocabulary": dict,
-    },
-    "pairs": {"raw": int, "prepared": int},
-    "filters": dict,
-    "bytes": {side: {"raw": int, "cleaned": int, "prepared": int} for side in SIDES},
-    "tokens": dict.fromkeys(SIDES, int),
-    "vocabulary": {"files": list, "sizes": list, "dtype": str},
-    "sets": {"validation": dict, "test": dict},
-    "files": dict,
-}
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 Offsets = NDArray[np.int64]
@@ -119,7 +93,7 @@ class PreparedCorpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.manifest = read_manifest(folder)
-        self._data = folder / self.manifest["data"]
+        self._data = folder / self.manifest.data
         self._refuse_damage(find_damage(folder, self.manifest, contents=False))
         self.train = self._pairs("train")
 
@@ -129,41 +103,42 @@ class PreparedCorpus:
 
     def _refuse_damage(self, damage: str | None) -> None:
         if damage:
-            raise _damaged(self._data, damage)
+            raise UserError(f"{self._data} is damaged: {damage}; {FIX}")
 
     @property
     def identity(self) -> str:
         """Checksum of everything training reads; equal on machines with an equal corpus."""
-        identity: str = self.manifest["identity"]
-        return identity
+        return self.manifest.identity
 
     def subwords(self) -> tuple[Subwords, Subwords]:
         """The vocabularies of source and target; one and the same if joint."""
-        names = self.manifest["vocabulary"]["files"]
-        source = Subwords(self._read(names[0]))
-        return source, source if len(names) == 1 else Subwords(self._read(names[1]))
+        source, *rest = (self._subwords(name) for name in self.manifest.vocabulary.files)
+        return source, rest[0] if rest else source
+
+    def _subwords(self, name: str) -> Subwords:
+        return Subwords(self.read(name))
 
     def evaluation_sets(self, kind: str) -> list[EvaluationSet]:
         """All sets of a kind ("validation" or "test"), in the order of the config."""
-        return [self._evaluation_set(kind, name) for name in self.manifest["sets"][kind]]
+        return [self._evaluation_set(kind, name) for name in self.manifest.sets[kind]]
 
     def _evaluation_set(self, kind: str, name: str) -> EvaluationSet:
         stem = f"{kind}.{name}"
         source, target = (
             # As bytes: a text file's reader would take a lone \r for the end of a line.
-            tuple(self._read(f"{stem}.{side}.txt").decode().split("\n")[:-1])
+            tuple(self.read(f"{stem}.{side}.txt").decode().split("\n")[:-1])
             for side in SIDES
         )
         return EvaluationSet(name, source, target, self._pairs(stem))
 
-    def _read(self, name: str) -> bytes:
-        path: Path = self._data / name
-        file = self.manifest["files"][name]
-        self._refuse_damage(find_file_damage(path, file["bytes"], file["sha256"]))
+    def read(self, name: str) -> bytes:
+        """The bytes of a small file, as they were prepared."""
+        path, file = self._data / name, self.manifest.files[name]
+        self._refuse_damage(find_file_damage(path, file.bytes, file.sha256))
         return path.read_bytes()
 
     def _pairs(self, stem: str) -> PairTokens:
-        dtype = self.manifest["vocabulary"]["dtype"]
+        dtype = self.manifest.vocabulary.dtype
         return PairTokens(
             *(
                 SideTokens(
@@ -173,58 +148,6 @@ class PreparedCorpus:
                 for side in SIDES
             )
         )
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a prepared corpus's manifest."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-        if not isinstance(manifest, dict):
-            raise ValueError("not an object")
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"{folder} holds no prepared corpus; run `dragoman prepare` first"
-        ) from None
-    except (ValueError, RecursionError):
-        raise _damaged(path, "not JSON") from None
-    if manifest.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has format {manifest.get('format')}, this Dragoman reads {FORMAT}; "
-            "run `dragoman prepare` again"
-        )
-    for name in _misshapen(manifest, MANIFEST_SHAPE):
-        raise _damaged(path, f"no {name}")
-    if identity_of(manifest["files"]) != manifest["identity"]:
-        raise _damaged(path, "identity is not that of files")
-    return manifest
-
-
-def _damaged(path: Path, damage: str) -> UserError:
-    return UserError(f"{path} is damaged: {damage}; run `dragoman prepare` again")
-
-
-def _misshapen(value: Any, shape: Any, name: str = "") -> Iterator[str]:
-    """Names of entries that are missing or of another kind."""
-    if not isinstance(value, dict if isinstance(shape, dict) else shape):
-        yield name
-    elif isinstance(shape, dict):
-        for key, inner in shape.items():
-            yield from _misshapen(value.get(key), inner, f"{name}.{key}".lstrip("."))
-
-
-def identity_of(files: dict[str, Any]) -> str:
-    """Checksum of all files of a corpus, from their sizes and checksums."""
-    return hash_bytes(json.dumps(files, sort_keys=True).encode()).hexdigest()
-
-
-def find_damage(folder: Path, manifest: dict[str, Any], *, contents: bool) -> str | None:
-    """Say which file is not as it was prepared, if any; a look at sizes alone is much faster."""
-    for name, file in manifest["files"].items():
-        path = folder / manifest["data"] / name
-        if damage := find_file_damage(path, file["bytes"], file["sha256"] if contents else None):
-            return damage
-    return None
 
 
 def _map(path: Path, dtype: str) -> NDArray[Any]:

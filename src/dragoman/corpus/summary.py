@@ -1,33 +1,31 @@
 """What `dragoman prepare` tells on the screen."""
 
-from typing import Any
-
 from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.manifest import Manifest
 
 _MEGABYTE = 1e6
 
 
-def summarize(manifest: dict[str, Any]) -> str:
+def summarize(manifest: Manifest) -> str:
     """Say what was kept, what was dropped and why, and how large everything is."""
-    pairs = manifest["pairs"]
-    lines = [f"{pairs['raw']:>14,}  pairs read"]
+    lines = [f"{manifest.pairs.raw:>14,}  pairs read"]
     lines += [
         f"{-removed:>14,}  {FILTERS[name]} ({name})"
-        for name, removed in manifest["filters"].items()
+        for name, removed in manifest.filters.items()
         if removed
     ]
-    lines.append(f"{pairs['prepared']:>14,}  pairs prepared")
+    lines.append(f"{manifest.pairs.prepared:>14,}  pairs prepared")
     lines.append("")
     lines.append(f"{'':12}{'raw MB':>12}{'cleaned MB':>12}{'prepared MB':>12}{'tokens':>16}")
-    for side, language in manifest["languages"].items():
-        sizes = manifest["bytes"][side]
+    for side, language in manifest.languages.items():
+        sizes = manifest.bytes[side]
         megabytes = "".join(
-            f"{sizes[stage] / _MEGABYTE:>12,.1f}" for stage in ("raw", "cleaned", "prepared")
+            f"{size / _MEGABYTE:>12,.1f}" for size in (sizes.raw, sizes.cleaned, sizes.prepared)
         )
-        lines.append(f"{f'{side} ({language})':12}{megabytes}{manifest['tokens'][side]:>16,}")
+        lines.append(f"{f'{side} ({language})':12}{megabytes}{manifest.tokens[side]:>16,}")
     lines.append("")
-    sizes_text = " + ".join(f"{size:,}" for size in manifest["vocabulary"]["sizes"])
+    sizes_text = " + ".join(f"{size:,}" for size in manifest.vocabulary.sizes)
     lines.append(f"vocabulary: {sizes_text} subwords")
-    for kind, named in manifest["sets"].items():
-        lines += [f"{kind} {name}: {counts['pairs']:,} pairs" for name, counts in named.items()]
+    for kind, named in manifest.sets.items():
+        lines += [f"{kind} {name}: {counts.pairs:,} pairs" for name, counts in named.items()]
     return "\n".join(lines)

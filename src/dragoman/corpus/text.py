@@ -6,10 +6,9 @@ import io
 import lzma
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +18,8 @@ from dragoman.config import ParallelText
 from dragoman.errors import UserError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_LINE_BYTES = 1 << 20
+BYTES_PER_CHUNK = 1 << 24  # Of each side.
 PACKED_BYTES_AT_ONCE = 1 << 12  # Of zstandard, which can make ten thousand bytes of one.
 UNPACKING_ERRORS = (
     *(EOFError, gzip.BadGzipFile, zlib.error),
@@ -114,31 +115,65 @@ def _expand(pattern: str, name: str) -> list[Path]:
 
 
 def read_chunks(files: TextFiles, lines: int) -> Iterator[RawChunk]:
-    """Read a parallel text in chunks of `lines`; the two sides must have the same count."""
+    """Read a parallel text in chunks of up to `lines`; both sides must have the same count."""
     first_line, packed_before = 1, 0
     with ExitStack() as stack:
         packed = [stack.enter_context(open(path, "rb")) for path in files.paths]
-        streams = [_unpack(stream, path) for stream, path in zip(packed, files.paths, strict=True)]
+        streams = [_Lines(stream, path) for stream, path in zip(packed, files.paths, strict=True)]
+        rows: list[list[bytes]] = [[] for _ in streams]  # Read, but not yet given away.
         while True:
-            sides = [
-                _take(stream, lines, path)
-                for stream, path in zip(streams, files.paths, strict=True)
-            ]
+            for stream, read in zip(streams, rows, strict=True):
+                read += stream.take(lines - len(read))
+            count = min(map(len, rows))
+            if not count and any(rows):
+                _raise_unequal(files, streams, lines)
+            if not count:
+                return
+            sides = [read[:count] for read in rows]
+            rows = [read[count:] for read in rows]
             if first_line == 1:
                 sides = [without_byte_order_mark(side) for side in sides]
             if files.target is None:
                 sides = _split_tabs(sides[0], files.source, first_line)
-            source, target = sides
-            if len(source) != len(target):
-                _raise_unequal(files, streams, first_line - 1, sides, lines)
-            if not source:
-                return
             packed_so_far = sum(stream.tell() for stream in packed)
+            source, target = sides
             yield RawChunk(files, first_line, source, target, packed_so_far - packed_before)
-            first_line, packed_before = first_line + len(source), packed_so_far
+            first_line, packed_before = first_line + count, packed_so_far
 
 
-def _unpack(stream: BinaryIO, path: Path) -> Iterable[bytes]:
+class _Lines:
+    """The lines of a file, unpacked; none may take more memory than a line of text needs."""
+
+    def __init__(self, packed: BinaryIO, path: Path) -> None:
+        self._readline = _unpack(packed, path).readline
+        self._path = path
+        self.count = 0
+
+    def take(self, lines: int) -> list[bytes]:
+        """The next lines, at least one unless all are read, and no more bytes than a chunk's."""
+        taken: list[bytes] = []
+        size = 0
+        try:
+            while len(taken) < lines and size < BYTES_PER_CHUNK:
+                line = self._readline(LONGEST_LINE_BYTES + 1)
+                if not line:
+                    break
+                size += len(line)
+                taken.append(line)
+                if len(line) > LONGEST_LINE_BYTES:
+                    raise UserError(
+                        f"{self._path}, line {self.count + len(taken):,}: longer than "
+                        f"{LONGEST_LINE_BYTES:,} bytes; is it text, one sentence a line?"
+                    )
+        except UNPACKING_ERRORS as error:
+            raise UserError(
+                f"{self._path}: cannot be unpacked ({error}); is the file whole?"
+            ) from None
+        self.count += len(taken)
+        return taken
+
+
+def _unpack(stream: BinaryIO, path: Path) -> BinaryIO | io.BufferedIOBase:
     match path.suffix.lower():
         case ".gz":
             return gzip.open(stream)
@@ -185,13 +220,6 @@ class ZstandardFrames(io.RawIOBase):
         return count
 
 
-def _take(stream: Iterable[bytes], lines: int, path: Path) -> list[bytes]:
-    try:
-        return list(islice(stream, lines))
-    except UNPACKING_ERRORS as error:
-        raise UserError(f"{path}: cannot be unpacked ({error}); is the file whole?") from None
-
-
 def without_byte_order_mark(lines: list[bytes]) -> list[bytes]:
     """The first lines of a text, without the mark that some programs put before them."""
     return [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]] if lines else lines
@@ -208,22 +236,13 @@ def _split_tabs(rows: list[bytes], path: Path, first_line: int) -> list[list[byt
     return [source, target]
 
 
-def _raise_unequal(
-    files: TextFiles,
-    streams: list[Iterable[bytes]],
-    lines_before: int,
-    sides: list[list[bytes]],
-    lines: int,
-) -> None:
-    counts = []
-    for stream, path, side in zip(streams, files.paths, sides, strict=True):
-        count = lines_before + len(side)
-        while more := len(_take(stream, lines, path)):
-            count += more
-        counts.append(count)
+def _raise_unequal(files: TextFiles, streams: list[_Lines], lines: int) -> None:
+    for stream in streams:
+        while stream.take(lines):
+            pass
     source, target = files.paths
     raise UserError(
-        f"{target} has {counts[1]:,} lines but {source} has {counts[0]:,}: "
+        f"{target} has {streams[1].count:,} lines but {source} has {streams[0].count:,}: "
         "parallel files must match line by line"
     )
 

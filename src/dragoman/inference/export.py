@@ -1,14 +1,14 @@
 """`dragoman export`: a trained model for other programs, checked before it is handed over."""
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import sentencepiece
 import torch
 
 from dragoman import __version__
+from dragoman.config import Quantization
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.export_folder import (
@@ -32,7 +32,7 @@ LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
 class ExportRequest:
     """What to export, and how."""
 
-    quantization: str
+    quantization: Quantization
     checkpoint: str
     average: int
     output: Path | None
@@ -56,11 +56,10 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
         parity = None
         if chosen:
             parity = compare(trained, load_exported(folder).translator.translate, chosen)
-            info = replace(info, parity=asdict(parity))
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
-        write_info(folder, info)
+        write_info(folder, info, asdict(parity) if parity else None)
     _tell(output, info, parity)
     return output
 
@@ -69,11 +68,11 @@ def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder
     from dragoman.inference.ctranslate2_model import read_pieces, write_model
 
     for origin, name in zip(run.subwords, SUBWORDS, strict=True):
-        shutil.copyfile(origin, folder / name)
+        (folder / name).write_bytes(origin.read_bytes())
     source, target = (read_pieces(folder / name) for name in SUBWORDS)
     model = trained.translator.model
     write_model(model, source, target, info.max_tokens, info.quantization, folder)
-    write_info(folder, info)
+    write_info(folder, info, None)
 
 
 def _refuse_disparity(parity: Parity) -> None:
@@ -88,7 +87,7 @@ def _refuse_disparity(parity: Parity) -> None:
     )
 
 
-def _describe(run: RunFolder, trained: TrainedModel, quantization: str) -> ExportInfo:
+def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization) -> ExportInfo:
     from dragoman.inference.ctranslate2_model import VERSION
 
     config = trained.config
@@ -107,7 +106,6 @@ def _describe(run: RunFolder, trained: TrainedModel, quantization: str) -> Expor
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },
-        parity=None,
     )
 
 

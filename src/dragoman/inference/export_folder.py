@@ -7,32 +7,48 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dragoman.config import TranslationSettings
+from dragoman.config import Quantization, TranslationSettings
+from dragoman.documents import FILE_NAME, LINE, item, read_document
 from dragoman.errors import UserError
-from dragoman.files import exclusive, flush_folder, flush_to_disk, naming, sha256
+from dragoman.files import (
+    describe_file,
+    exclusive,
+    find_file_damage,
+    flush_folder,
+    flush_to_disk,
+)
+from dragoman.records import SavedFile, Versioned
 from dragoman.runs.folder import find_run
 
 FORMAT = 1
-INFO, CARD, LOCK = "dragoman.json", "README.md", ".lock"
+INFO, CARD, MODEL, LOCK = "dragoman.json", "README.md", "model.bin", ".lock"
 SUBWORDS = ("source.model", "target.model")
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
 class ExportInfo:
     """What an exported model is, and all that `translate` needs beside its weights."""
 
-    run: str
-    checkpoints: tuple[str, ...]
-    quantization: str
-    source_language: str
-    target_language: str
-    normalize_punctuation: bool
-    max_tokens: int
-    translation: TranslationSettings
-    versions: Mapping[str, str]
-    parity: Mapping[str, Any] | None  # None: exported without a check.
+    run: str = item("name of the run", pattern=LINE)
+    checkpoints: tuple[str, ...] = item("that the weights are the mean of", pattern=LINE)
+    quantization: Quantization = item("of the weights")
+    source_language: str = item("its label", pattern=LINE)
+    target_language: str = item("its label", pattern=LINE)
+    normalize_punctuation: bool = item("whether input needs plain punctuation")
+    max_tokens: int = item("of the longest line in training", minimum=2)
+    translation: TranslationSettings = item("how it is decoded")
+    versions: Mapping[str, str] = item("of what made it", pattern=LINE)
+
+
+@dataclass(frozen=True)
+class ExportFiles:
+    """Every file of an export but the one that says so."""
+
+    files: Mapping[str, SavedFile] = item("by name", keys=FILE_NAME)
 
 
 def require_ctranslate2() -> None:
@@ -54,26 +70,29 @@ def find_export(name: str) -> Path:
 
 
 def read_info(folder: Path) -> ExportInfo:
-    """Read what an export says of itself, and check that its files are whole."""
-    written = _read_json(folder)
-    for name, file in written["files"].items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != file["bytes"]:
-            raise UserError(f"{path} is missing or cut short; export the run again")
-    values = {name: written[name] for name in ExportInfo.__dataclass_fields__}
-    values["checkpoints"] = tuple(values["checkpoints"])
-    values["translation"] = TranslationSettings(**values["translation"])
-    return ExportInfo(**values)
+    """Read what an export says of itself, and check that its files are as they were written."""
+    info, files = _read(folder, ExportInfo), _read(folder, ExportFiles).files
+    for name in (MODEL, *SUBWORDS):
+        if name not in files:
+            raise UserError(
+                f"{folder / INFO} is damaged: files.{name} is missing; {_remedy(folder)}"
+            )
+    for name, file in files.items():
+        # The card is for people, who are asked to write the licence there.
+        damage = find_file_damage(folder / name, file.bytes, file.sha256) if name != CARD else None
+        if damage:
+            raise UserError(f"{folder} is damaged: {damage}; {_remedy(folder)}")
+    return info
 
 
-def write_info(folder: Path, info: ExportInfo) -> None:
-    """Write down what an export is, with the checksums of all its files."""
+def write_info(folder: Path, info: ExportInfo, parity: Mapping[str, Any] | None) -> None:
+    """Write down what an export is and how it was checked, with checksums of all its files."""
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        path.name: asdict(describe_file(path))
         for path in sorted(folder.iterdir())
         if path.name not in (INFO, LOCK)
     }
-    written = {"format": FORMAT, **asdict(info), "files": files}
+    written = {"format": FORMAT, **asdict(info), "parity": parity, "files": files}
     # sacreBLEU's intervals are numpy's numbers.
     text = json.dumps(written, indent=2, ensure_ascii=False, default=float)
     (folder / INFO).write_text(text + "\n", "utf-8")
@@ -85,13 +104,24 @@ def new_export(output: Path) -> Iterator[Path]:
     refuse_foreign(output)
     aside = output.with_name(f".{output.name}.new")
     aside.mkdir(parents=True, exist_ok=True)
-    with exclusive(aside, "exporting"), naming(output):
+    with exclusive(aside, "exporting"), _naming(output, aside):
         try:
             _clear(aside)
             yield aside
             _put_in_place(aside, output)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _naming(output: Path, aside: Path) -> Iterator[None]:
+    """Let a fault of the disk name the export, not the place where it is made."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or aside in (Path(error.filename), *Path(error.filename).parents):
+            error.filename = str(output)
+        raise
 
 
 def refuse_foreign(output: Path) -> None:
@@ -102,7 +132,7 @@ def refuse_foreign(output: Path) -> None:
         return
     if not (output / INFO).is_file():
         raise UserError(f"{output} is not an export of dragoman: choose another --output")
-    written = _read_json(output)["files"]
+    written = _read(output, ExportFiles).files
     own = {INFO, *written}
     if foreign := sorted(path.name for path in output.iterdir() if path.name not in own):
         raise UserError(
@@ -110,7 +140,7 @@ def refuse_foreign(output: Path) -> None:
             "move it, or choose another --output"
         )
     card = output / CARD
-    if card.is_file() and sha256(card) != written[CARD]["sha256"]:
+    if card.is_file() and describe_file(card) != written.get(CARD):
         raise UserError(
             f"{card} was changed since it was written: move it, or choose another --output"
         )
@@ -138,15 +168,13 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
-    path = folder / INFO
-    try:
-        written: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except ValueError:
-        raise UserError(f"{path} is damaged; delete {folder} and export the run again") from None
-    if written.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has format {written.get('format')}, this Dragoman reads {FORMAT}; "
-            "export the run again"
-        )
-    return written
+def _read(folder: Path, kind: type[Record]) -> Record:
+    path, remedy = folder / INFO, _remedy(folder)
+    written = read_document(path, Versioned, remedy).format
+    if written != FORMAT:
+        raise UserError(f"{path} has format {written}, this Dragoman reads {FORMAT}; {remedy}")
+    return read_document(path, kind, remedy)
+
+
+def _remedy(folder: Path) -> str:
+    return f"delete {folder} and export the run again"

@@ -1,5 +1,6 @@
 """A trained model from a run folder, or from an export."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +10,10 @@ import torch
 from dragoman.config import Config
 from dragoman.config_file import load_saved_config
 from dragoman.console import say
+from dragoman.corpus.manifest import SIDES, Manifest, parse_manifest
 from dragoman.corpus.subwords import Subwords, load_subwords
 from dragoman.errors import UserError
+from dragoman.files import find_file_damage
 from dragoman.inference.export_folder import (
     SUBWORDS,
     ExportInfo,
@@ -21,13 +24,13 @@ from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer, load_weights
 from dragoman.records import CheckpointIndex
 from dragoman.runs.checkpoint import (
-    average_weights,
     find_damage,
     read_index,
-    read_tensors,
 )
 from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import RunFolder
+from dragoman.runs.provenance import read_provenance
+from dragoman.runs.tensors import read_tensors
 
 if TYPE_CHECKING:
     from dragoman.inference.ctranslate2_model import CTranslate2Translator
@@ -47,19 +50,46 @@ def load_trained(
 ) -> TrainedModel:
     """Load weights by "best", "latest" or a step; or the mean of the last `average`."""
     config = load_saved_config(run.config)
-    source, target = (Subwords(load_subwords(path, run.name)) for path in run.subwords)
+    source, target = _subwords(run)
     names = choose_checkpoints(run, checkpoint, average, config.checkpoints.keep_latest)
-    weights = (
-        average_weights(run.checkpoints, names)
-        if len(names) > 1
-        else read_tensors(run.checkpoints, names[0], WEIGHTS)
-    )
     model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
-    load_weights(model, weights)
+    _load_weights(model, run.checkpoints, names)
     cleaning = config.cleaning
     text = TextSides(source, target, cleaning.normalize_punctuation, cleaning.max_tokens)
     translator = Translator(model.to(device).eval(), text, device)
     return TrainedModel(translator, config, names)
+
+
+def run_manifest(run: RunFolder) -> Manifest:
+    """What the corpus was that a run was trained on, from the copy in its provenance."""
+    copy = read_provenance(run).corpus.manifest
+    return parse_manifest(
+        copy, str(run.provenance), "restore it from a copy", where="corpus.manifest"
+    )
+
+
+def _subwords(run: RunFolder) -> list[Subwords]:
+    """The vocabularies of a run, which must be those of its corpus to the last bit."""
+    manifest, loaded = run_manifest(run), []
+    for side, path in zip(SIDES, run.subwords, strict=True):
+        file = manifest.vocabulary_of(side)
+        if damage := find_file_damage(path, file.bytes, file.sha256):
+            raise UserError(f"{run.path} is damaged: {damage}; restore it from a copy")
+        loaded.append(Subwords(load_subwords(path, run.name)))
+    return loaded
+
+
+def _load_weights(model: Transformer, folder: Path, names: Sequence[str]) -> None:
+    """Load the weights of a checkpoint, or the mean of several."""
+    wanted = dict(model.named_parameters())
+    weights = read_tensors(folder / names[0] / WEIGHTS, wanted)
+    if len(names) > 1:
+        total = {key: value.double() for key, value in weights.items()}
+        for name in names[1:]:
+            for key, value in read_tensors(folder / name / WEIGHTS, wanted).items():
+                total[key] += value
+        weights = {key: (value / len(names)).float() for key, value in total.items()}
+    load_weights(model, weights)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
 """The page that goes with an exported model: what it is, how good it is, how to use it."""
 
+import html
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dragoman.config import Config, ParallelText, VocabularySettings
 from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.text import PLAIN_PUNCTUATION
 from dragoman.inference.export_folder import ExportInfo
-from dragoman.inference.load import TrainedModel
+from dragoman.inference.load import TrainedModel, run_manifest
 from dragoman.inference.parity import Parity
 from dragoman.model.transformer import Transformer, count_parameters
+from dragoman.records import Evaluation
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.provenance import read_provenance
+from dragoman.runs.metrics_reader import read_metrics
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ def write_card(
     verdicts: Sequence[Verdict],
 ) -> None:
     """Write the card as Markdown, with the header that model hubs read."""
-    manifest = read_provenance(run).corpus.manifest
+    manifest = run_manifest(run)
     sections = [
-        _header(info),
+        header(info),
         _scores(run, trained.config, info, parity),
         _use(info),
         _parity(info, parity),
@@ -52,18 +55,19 @@ def write_card(
     path.write_text("\n\n".join(sections) + "\n", "utf-8")
 
 
-def _header(info: ExportInfo) -> str:
-    source, target = info.source_language, info.target_language
+def header(info: ExportInfo) -> str:
+    """What model hubs read, and the title."""
+    source, target = plain(info.source_language), plain(info.target_language)
     return f"""\
 ---
 language:
-- {source}
-- {target}
+- {yaml_text(info.source_language)}
+- {yaml_text(info.target_language)}
 library_name: ctranslate2
 pipeline_tag: translation
 ---
 
-# {info.run}: {source} to {target}
+# {plain(info.run)}: {source} to {target}
 
 A Transformer that translates from {source} to {target}, trained with Dragoman
 {info.versions["dragoman"]} and exported for CTranslate2 in {info.quantization}."""
@@ -71,19 +75,19 @@ A Transformer that translates from {source} to {target}, trained with Dragoman
 
 def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | None) -> str:
     rows, signatures = [], set()
-    for line in _evaluations(run, info.checkpoints):
+    for one in _evaluations(run, info.checkpoints):
         rows.append(
-            f"| {line['set']} | {line['bleu_pairs']:,} "
+            f"| {plain(one.set)} | {one.bleu_pairs:,} "
             f"| while training, beam {config.evaluation.beam} "
-            f"| {line['bleu']:.2f} |  | {line['chrf']:.2f} |  |"
+            f"| {one.bleu:.2f} |  | {one.chrf:.2f} |  |"
         )
-        signatures = {line["signature"], line["chrf_signature"]}
+        signatures = {one.signature, one.chrf_signature}
     if parity:
         text = parity.exported
         assert text.bleu_interval
         assert text.chrf_interval
         rows.append(
-            f"| {parity.set} | {parity.pairs:,} | this export, beam {parity.beam} "
+            f"| {plain(parity.set)} | {parity.pairs:,} | this export, beam {parity.beam} "
             f"| {text.bleu:.2f} | {_interval(text.bleu_interval)} "
             f"| {text.chrf:.2f} | {_interval(text.chrf_interval)} |"
         )
@@ -92,7 +96,7 @@ def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | N
     if not rows:
         return "## Scores\n\nNot evaluated."
     head = ["| set | pairs | decoder | BLEU | 95% | chrF | 95% |", "|---|---|---|---|---|---|---|"]
-    named = "\n".join(f"- `{signature}`" for signature in sorted(signatures))
+    named = "\n".join(f"- {code(signature)}" for signature in sorted(signatures))
     return "\n".join(["## Scores", "", *head, *rows, "", "sacreBLEU signatures:", "", named])
 
 
@@ -100,24 +104,22 @@ def _interval(bounds: tuple[float, float]) -> str:
     return f"{bounds[0]:.2f} to {bounds[1]:.2f}"
 
 
-def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[dict[str, Any]]:
+def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[Evaluation]:
     """The evaluation of each set at the step of the one checkpoint; none for a mean of several."""
     if len(checkpoints) > 1:
         return []
-    by_set: dict[str, dict[str, Any]] = {}
-    with open(run.metrics, "rb") as lines:
-        for line in lines:
-            if b'"kind": "eval"' not in line:
-                continue
-            with suppress(ValueError):  # A line cut short by a kill.
-                event = json.loads(line)
-                if checkpoint_name(event["step"]) == checkpoints[0]:
-                    by_set[event["set"]] = event  # A step that was repeated counts the last time.
+    by_set: dict[str, Evaluation] = {}
+    for logged in read_metrics(run.metrics, [("step",)]).events:
+        event = logged.event
+        if not isinstance(event, Evaluation) or not math.isfinite(event.bleu + event.chrf):
+            continue
+        if checkpoint_name(logged.step) == checkpoints[0]:
+            by_set[event.set] = event  # A step that was repeated counts the last time.
     return list(by_set.values())
 
 
 def _use(info: ExportInfo) -> str:
-    plain = f"\nplain_punctuation = {PLAIN_PUNCTUATION}\n" if info.normalize_punctuation else ""
+    table = f"\nplain_punctuation = {PLAIN_PUNCTUATION}\n" if info.normalize_punctuation else ""
     replaced = "line.translate(plain_punctuation)" if info.normalize_punctuation else "line"
     return f"""\
 ## Use it
@@ -134,7 +136,7 @@ folder = "."  # where this file lies
 source = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/source.model")
 target = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/target.model")
 translator = ctranslate2.Translator(folder)
-{plain}
+{table}
 
 def translate(line):
     line = unicodedata.normalize("NFC", {replaced}).strip()
@@ -160,8 +162,8 @@ def _parity(info: ExportInfo, parity: Parity | None) -> str:
     return f"""\
 ## Parity
 
-The same {parity.pairs:,} pairs of {parity.set}, translated by Dragoman's own decoder in float32
-and by this export in {info.quantization}, beam {parity.beam}, length penalty \
+The same {parity.pairs:,} pairs of {plain(parity.set)}, translated by Dragoman's own decoder in \
+float32 and by this export in {info.quantization}, beam {parity.beam}, length penalty \
 {parity.length_penalty:g}:
 
 | same best translation | largest score difference | BLEU, Dragoman | BLEU, this export |
@@ -201,34 +203,58 @@ def _vocabulary(model: Transformer) -> str:
     return f"{target:,} joint" if joint else f"{source:,} source and {target:,} target"
 
 
-def _data(config: Config, manifest: Mapping[str, Any]) -> str:
-    removed = [f"{count:,} {FILTERS[name]}" for name, count in manifest["filters"].items() if count]
+def _data(config: Config, manifest: Manifest) -> str:
+    removed = [f"{count:,} {FILTERS[name]}" for name, count in manifest.filters.items() if count]
     rows = {
         "training text": ", ".join(_name(text) for text in config.corpus.train),
-        "pairs read": f"{manifest['pairs']['raw']:,}",
+        "pairs read": f"{manifest.pairs.raw:,}",
         "pairs dropped": ", ".join(removed) or "none",
-        "pairs trained on": f"{manifest['pairs']['prepared']:,}",
+        "pairs trained on": f"{manifest.pairs.prepared:,}",
     }
-    for side, language in manifest["languages"].items():
-        size = manifest["bytes"][side]["cleaned"] / 1e6
-        rows[f"{side} ({language})"] = f"{size:,.1f} MB, {manifest['tokens'][side]:,} subwords"
-    for kind, named in manifest["sets"].items():
+    for side, language in manifest.languages.items():
+        size = manifest.bytes[side].cleaned / 1e6
+        rows[f"{side} ({plain(language)})"] = f"{size:,.1f} MB, {manifest.tokens[side]:,} subwords"
+    for kind, named in manifest.sets.items():
         for name, counts in named.items():
-            rows[f"{kind} set {name}"] = f"{counts['pairs']:,} pairs"
-    rows["checksum"] = f"`{manifest['identity'][:16]}`"
+            rows[f"{kind} set {plain(name)}"] = f"{counts.pairs:,} pairs"
+    rows["checksum"] = f"`{manifest.identity[:16]}`"
     return f"## Data\n\n{_table(rows)}"
 
 
 def _name(text: ParallelText) -> str:
     """File names alone: the folders on somebody's disk are nobody's business."""
     sides = (text.source, text.target, text.tsv)
-    return " and ".join(f"`{Path(side).name}`" for side in sides if side)
+    names = " and ".join(code(Path(side).name) for side in sides if side)
+    return re.sub(r"(?<!\\)\|", r"\\|", names)  # In a table, even code ends at a bar.
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
-    lines = [f"- **{one.question}** {one.headline}. {one.answer}" for one in verdicts]
+    lines = [
+        f"- **{plain(one.question)}** {plain(one.headline)}. {plain(one.answer)}"
+        for one in verdicts
+    ]
     return "## What its run says\n\n" + "\n".join(lines)
 
 
 def _table(rows: dict[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {row} |" for name, row in rows.items())])
+
+
+def yaml_text(text: str) -> str:
+    """Text as YAML reads it back: quoted, for a plain `no` is Norwegian to nobody but people."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff]", lambda odd: f"\\u{ord(odd[0]):04x}", quoted)
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    line = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", line)
+
+
+def code(text: str) -> str:
+    """Text in the type of code, which may itself hold marks of code."""
+    line = " ".join(text.split())
+    if "`" not in line:
+        return f"`{line}`"
+    return f"<code>{plain(line)}</code>"

@@ -9,16 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.config import CheckpointSettings
 from dragoman.console import say
 from dragoman.documents import encode, read_document
-from dragoman.errors import UserError
-from dragoman.files import find_file_damage, flush_folder, flush_to_disk, sha256
-from dragoman.records import CheckpointEntry, CheckpointIndex, CheckpointState, SavedFile, Scores
+from dragoman.files import describe_file, find_file_damage, flush_folder, flush_to_disk
+from dragoman.records import CheckpointEntry, CheckpointIndex, CheckpointState, Scores
 from dragoman.runs.checkpoint_index import (
     FILES,
     FOLDERS,
@@ -73,7 +71,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Written:
         checkpoint.progress,
         checkpoint.numbers,
         checkpoint.scores,
-        {file: _describe(aside / file) for file in (WEIGHTS, OPTIMIZER)},
+        {file: describe_file(aside / file) for file in (WEIGHTS, OPTIMIZER)},
     )
     (aside / STATE).write_text(json.dumps(encode(state), indent=2))
     for path in aside.iterdir():
@@ -188,38 +186,17 @@ def read_state(folder: Path, name: str) -> CheckpointState:
     return read_document(folder / name / STATE, CheckpointState, "restore the checkpoint")
 
 
-def read_tensors(folder: Path, name: str, file: str) -> dict[str, Tensor]:
-    """Read the weights or the optimizer's moments of a checkpoint."""
-    path = folder / name / file
-    try:
-        return load_file(path)
-    except (SafetensorError, FileNotFoundError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def average_weights(folder: Path, names: list[str]) -> dict[str, Tensor]:
-    """Mean of the weights of several checkpoints."""
-    total = {key: value.double() for key, value in read_tensors(folder, names[0], WEIGHTS).items()}
-    for name in names[1:]:
-        for key, value in read_tensors(folder, name, WEIGHTS).items():
-            total[key] += value
-    return {key: (value / len(names)).float() for key, value in total.items()}
-
-
 def _flush(path: Path) -> None:
-    path.chmod(0o644)  # safetensors makes files that only their owner can read.
+    # safetensors makes files that only their owner can read; whom the umask lets in may.
+    path.chmod(path.with_name(STATE).stat().st_mode)
     with open(path, "rb") as file:
         flush_to_disk(file)
-
-
-def _describe(path: Path) -> SavedFile:
-    return SavedFile(path.stat().st_size, sha256(path))
 
 
 def _entry(path: Path) -> CheckpointEntry:
     """What the index says of the checkpoint in a folder."""
     state = read_state(path.parent, path.name)
-    files = {**state.files, STATE: _describe(path / STATE)}
+    files = {**state.files, STATE: describe_file(path / STATE)}
     entry = CheckpointEntry(
         name=checkpoint_name(state.step),
         step=state.step,

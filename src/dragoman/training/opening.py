@@ -13,10 +13,11 @@ from dragoman.corpus.store import PreparedCorpus
 from dragoman.documents import encode, parse
 from dragoman.model.transformer import Transformer, count_parameters, load_weights
 from dragoman.records import Beginning, MachineChange, MachineHardware
-from dragoman.runs.checkpoint import has_intact, read_state, read_tensors
+from dragoman.runs.checkpoint import has_intact, read_state
 from dragoman.runs.checkpoint_index import OPTIMIZER, WEIGHTS
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import describe_machine
+from dragoman.runs.tensors import read_tensors
 from dragoman.training.recorder import Recorder
 from dragoman.training.replicas import choose_writers, hold, newest, share_history
 from dragoman.training.resume import (
@@ -125,16 +126,17 @@ class Opening:
         workers = self.workers
         mine = [found.name, asdict(found.progress), found.optimizer] if found else None
         name, progress, numbers = workers.broadcast(mine, source)
-        moments = training_step.tensors()
+        moments, saved = training_step.tensors(), self.run.checkpoints / name
         if workers.rank == source:
-            load_weights(model, read_tensors(self.run.checkpoints, name, WEIGHTS))
-            moments = read_tensors(self.run.checkpoints, name, OPTIMIZER)
+            weights = dict(model.named_parameters())
+            load_weights(model, read_tensors(saved / WEIGHTS, weights))
+            moments = read_tensors(saved / OPTIMIZER, moments)
         training_step.load(moments, numbers)
         workers.broadcast_tensors((value.data for value in model.parameters()), source)
         workers.broadcast_tensors(training_step.tensors().values(), source)
         if self.config.distributed.sync == "local" and has_intact(self.run.checkpoints, name):
             # Between meetings workers have moments of their own; their folder remembers them.
             own = read_state(self.run.checkpoints, name).optimizer
-            training_step.load(read_tensors(self.run.checkpoints, name, OPTIMIZER), own)
+            training_step.load(read_tensors(saved / OPTIMIZER, training_step.tensors()), own)
         training_step.weights_changed()
         self.progress, self.checkpoint = parse(Progress, progress), name

@@ -1,11 +1,10 @@
 """Start a run folder, or go on with the one that is there."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from dragoman.config import SCHEDULES_WITH_END, Config
+from dragoman.config import SCHEDULES_WITH_END, Config, CorpusSettings, ParallelText
 from dragoman.config_file import dump_config, flatten, load_saved_config, settings_of
 from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
@@ -43,18 +42,18 @@ class Progress:
 
 def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
     """Refuse a corpus that was prepared with other settings than the config's."""
-    made_with = corpus.manifest["settings"]
-    before, now = made_with["corpus"], asdict(config.corpus)
+    made_with = corpus.manifest.settings
+    before, now = made_with.corpus, config.corpus
     different = [
-        f"corpus.{key} = {now[key]!r}, not {before[key]!r}"
+        f"corpus.{key} = {getattr(now, key)!r}, not {getattr(before, key)!r}"
         for key in ("source_language", "target_language", "seed")
-        if now[key] != before[key]
+        if getattr(now, key) != getattr(before, key)
     ]
     different += [
-        f"{section}.{key} = {value!r}, not {made_with[section].get(key)!r}"
+        f"{section}.{key} = {value!r}, not {getattr(getattr(made_with, section), key)!r}"
         for section in ("cleaning", "vocabulary")
-        for key, value in asdict(getattr(config, section)).items()
-        if made_with[section].get(key) != value and not key.endswith("model")
+        for key, value in vars(getattr(config, section)).items()
+        if getattr(getattr(made_with, section), key) != value and not key.endswith("model")
     ]
     if different:
         raise UserError(
@@ -71,21 +70,19 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
             )
 
 
-def texts_of(corpus: Mapping[str, Any]) -> dict[str, list[str]]:
+def texts_of(corpus: CorpusSettings) -> dict[str, list[str]]:
     """Names of the files of each kind of text; where they lie may differ between machines."""
 
-    def names(text: Mapping[str, str]) -> list[str]:
-        return [Path(path).name for path in text.values() if path]
+    def names(text: ParallelText) -> list[str]:
+        return [Path(path).name for path in (text.source, text.target, text.tsv) if path]
 
     return {
-        "train": [name for text in corpus["train"] for name in names(text)],
+        "train": [name for text in corpus.train for name in names(text)],
         **{
             kind: [
-                f"{set_name}: {name}"
-                for set_name, text in corpus[kind].items()
-                for name in names(text)
+                f"{set_name}: {name}" for set_name, text in named.items() for name in names(text)
             ]
-            for kind in ("validation", "test")
+            for kind, named in (("validation", corpus.validation), ("test", corpus.test))
         },
     }
 
@@ -109,14 +106,13 @@ def open_run(
         refuse_changes(run, config, corpus)
     for folder in (run.path, run.checkpoints, run.monitor):
         folder.mkdir(parents=True, exist_ok=True)
-    names = corpus.manifest["vocabulary"]["files"]
+    names = corpus.manifest.vocabulary.files
     for name, path in zip((names[0], names[-1]), run.subwords, strict=True):
         if is_new or not path.exists():
-            write_whole(path, (corpus.folder / corpus.manifest["data"] / name).read_bytes())
+            write_whole(path, corpus.read(name))
     if is_new:
-        write_provenance(
-            run, describe_run(run, corpus.folder, corpus.manifest, parameters, tensors)
-        )
+        manifest = corpus.manifest.to_json()
+        write_provenance(run, describe_run(run, corpus.folder, manifest, parameters, tensors))
     # Last: a folder with a config is a run.
     write_whole(run.config, dump_config(config).encode())
 

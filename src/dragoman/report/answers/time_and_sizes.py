@@ -1,5 +1,6 @@
 """Answers about time and size: the run, its text and its checkpoints."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -121,39 +122,37 @@ def training_set(evidence: Evidence, findings: Findings) -> Answer:
     """Sizes from the copy of the corpus's manifest."""
     question = "How large was the training set, and what did cleaning remove?"
     manifest = evidence.corpus
-    try:
-        sizes = {
-            stage: sum(side[stage] for side in manifest["bytes"].values())
-            for stage in ("raw", "cleaned", "prepared")
-        }
-        tokens = {side: int(count) for side, count in manifest["tokens"].items()}
-        removed = {name: int(count) for name, count in manifest["filters"].items() if count}
-        pairs = {stage: int(manifest["pairs"][stage]) for stage in ("raw", "prepared")}
-    except (KeyError, TypeError, AttributeError, ValueError):
+    pairs, tokens = manifest.pairs, dict(manifest.tokens)
+    if not pairs.raw:
         return unknown("training_set", question, "The run has no copy of its corpus's manifest.")
+    sizes = {
+        stage: sum(getattr(side, stage) for side in manifest.bytes.values())
+        for stage in ("raw", "cleaned", "prepared")
+    }
+    removed = {name: count for name, count in manifest.filters.items() if count}
     gone = ", ".join(
         f"{filter_words(name)} {count:,}"
         for name, count in sorted(removed.items(), key=lambda item: -item[1])
     )
-    share = 1 - pairs["prepared"] / pairs["raw"] if pairs["raw"] else 0.0
+    share = 1 - pairs.prepared / pairs.raw
     return Answer(
         id="training_set",
         question=question,
         verdict=sizes["cleaned"],
         headline=in_bytes(sizes["cleaned"]),
-        note=f"{pairs['prepared']:,} pairs, {in_percent(share) if gone else 'none'} removed",
+        note=f"{pairs.prepared:,} pairs, {in_percent(share) if gone else 'none'} removed",
         answer=f"{in_bytes(sizes['cleaned'])} of clean text ({in_bytes(sizes['raw'])} raw, "
-        f"{in_bytes(sizes['prepared'])} prepared) in {pairs['prepared']:,} of {pairs['raw']:,} "
+        f"{in_bytes(sizes['prepared'])} prepared) in {pairs.prepared:,} of {pairs.raw:,} "
         f"pairs, {in_count(sum(tokens.values()))} tokens on both sides. "
         + (f"Cleaning removed {in_percent(share)}: {gone}." if gone else "Nothing was removed."),
         evidence={
             "bytes": sizes,
-            "bytes_by_side": manifest["bytes"],
-            "pairs": pairs,
+            "bytes_by_side": {side: asdict(one) for side, one in manifest.bytes.items()},
+            "pairs": asdict(pairs),
             "removed": removed,
             "tokens": tokens,
-            "vocabulary": manifest.get("vocabulary", {}).get("sizes"),
-            "languages": manifest.get("languages"),
+            "vocabulary": list(manifest.vocabulary.sizes) or None,
+            "languages": dict(manifest.languages) or None,
         },
         confidence="high",
         next_step="Nothing to do."

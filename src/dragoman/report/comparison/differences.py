@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.corpus.manifest import SIDES
 from dragoman.report.answers.answer import Answer
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.json_lines import table_of
 from dragoman.report.findings.analysis import Findings
 from dragoman.thresholds import MEANINGFUL_BLEU_GAIN, SAME_SPEED
 from dragoman.wording import in_count, in_time
@@ -157,14 +157,10 @@ def way_of_scoring(evidence: Evidence) -> dict[str, Any]:
     """What must be the same for two scores to be compared."""
     series = evidence.evaluations
     name = series.name if series is not None else None
-    files = table_of(evidence.corpus.get("files"))
-    sums = [
-        str(table_of(files.get(f"validation.{name}.{side}.txt")).get("sha256", ""))[:8]
-        for side in ("source", "target")
-    ]
+    sums = _checksums(evidence, [f"validation.{name}.{side}.txt" for side in SIDES])
     return {
         "set": name,
-        "checksums of its text": " ".join(filter(None, sums)) or None,
+        "checksums of its text": sums,
         "signature": series.signature if series is not None else None,
         "evaluation.beam": evidence.setting("evaluation", "beam"),
         "evaluation.bleu_pairs": evidence.setting("evaluation", "bleu_pairs"),
@@ -173,18 +169,18 @@ def way_of_scoring(evidence: Evidence) -> dict[str, Any]:
 
 def way_of_counting_loss(evidence: Evidence) -> dict[str, Any]:
     """What must be the same for two losses per token to be compared."""
-    vocabulary = table_of(evidence.corpus.get("vocabulary"))
-    files = table_of(evidence.corpus.get("files"))
-    names = vocabulary.get("files")
-    sums = [
-        str(table_of(files.get(str(name))).get("sha256", ""))[:8]
-        for name in (names if isinstance(names, list) else [])
-    ]
+    vocabulary = evidence.corpus.vocabulary
     return {
-        "subwords": vocabulary.get("sizes"),
-        "checksums of the vocabulary": " ".join(filter(None, sums)) or None,
+        "subwords": list(vocabulary.sizes) or None,
+        "checksums of the vocabulary": _checksums(evidence, vocabulary.files),
         "training.label_smoothing": evidence.setting("training", "label_smoothing"),
     }
+
+
+def _checksums(evidence: Evidence, names: Sequence[str]) -> str | None:
+    """The beginnings of the checksums of files of the corpus, as far as they are known."""
+    files = evidence.corpus.files
+    return " ".join(files[name].sha256[:8] for name in names if name in files) or None
 
 
 def _fact(

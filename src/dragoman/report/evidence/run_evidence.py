@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dragoman.corpus.manifest import Manifest
 from dragoman.documents import number_or_none, parse_leniently
 from dragoman.errors import UserError
 from dragoman.records import CheckpointIndex, Provenance, SampleTranslation
@@ -98,17 +99,16 @@ class Evidence:
         return self.provenance.model.parameters or measured or None
 
     @property
-    def corpus(self) -> Mapping[str, Any]:
-        """The copy of the corpus's manifest."""
-        return self.provenance.corpus.manifest
+    def corpus(self) -> Manifest:
+        """What can be read of the copy of the corpus's manifest."""
+        return parse_leniently(Manifest, self.provenance.corpus.manifest)
 
     @property
     def guessing_loss(self) -> float:
         """Loss per token of guessing among all words of the vocabulary; infinite if not known."""
-        sizes = table_of(self.corpus.get("vocabulary")).get("sizes")
+        sizes = self.corpus.vocabulary.sizes
         # That of the target comes last, if there are two.
-        words = whole_number(sizes[-1]) if isinstance(sizes, list) and sizes else 0
-        return math.log(words) if words > 0 else math.inf
+        return math.log(sizes[-1]) if sizes else math.inf
 
 
 def load_evidence(run: Path, now: float) -> Evidence:

@@ -116,9 +116,9 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     """The run in one line."""
     train, attempt = evidence.history.train, evidence.attempt
     parts = []
-    languages = evidence.corpus.get("languages")
-    if isinstance(languages, dict) and len(languages) == 2:
-        parts.append(" to ".join(map(str, languages.values())))
+    languages = evidence.corpus.languages
+    if len(languages) == 2:
+        parts.append(" to ".join(languages.values()))
     if len(train):
         wall = in_time(findings.duration.wall)
         parts.append(f"{plural(train.last_step, 'step')} in {wall}")

@@ -28,7 +28,8 @@ def render(template: str, values: Mapping[str, Any]) -> bytes:
 
     css = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     page = {"colours": _PAGE, "css": Markup(css)}
-    return _environment().get_template(template).render(**page, **values).encode()
+    filled = _environment().get_template(template).render(**page, **values)
+    return filled.encode(errors="replace")  # JSON can spell half a character, UTF-8 cannot.
 
 
 def drawn(pictures: Sequence[Picture]) -> list[dict[str, Any]]:
@@ -87,7 +88,7 @@ def _cell(value: Any) -> str:
 def as_json(value: Any) -> bytes:
     """A value as a JSON file that any parser reads."""
     text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()
+    return f"{text}\n".encode(errors="replace")
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -3,6 +3,7 @@
 import html
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ DARK = {
 PALETTE = {name: f"#0a0b{number:02x}" for number, name in enumerate(LIGHT)}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _POINTS_PER_INCH = 72
+_NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,25 @@ def render_svg(picture: Picture, shape: Shape) -> str:
     """Draw a picture as an SVG element without colours or fonts of its own."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     height = picture.height if shape is WIDE else max(112, round(0.84 * picture.height))
     with matplotlib.rc_context(_style(shape)):  # type: ignore[arg-type]
         figure = Figure(figsize=(shape.width / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
         _draw(figure, picture, shape)
+        for text in figure.findobj(Text):
+            text.set_text(legible(text.get_text()))
         output = io.StringIO()
-        figure.savefig(output, format="svg", transparent=True, metadata=_NO_METADATA)
-    return _tidy(output.getvalue(), f"{picture.key}-{shape.name}", picture.title)
+        # The page's fonts show the text; matplotlib's own, which may lack letters, only measures.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
+            figure.savefig(output, format="svg", transparent=True, metadata=_NO_METADATA)
+    return _tidy(output.getvalue(), f"{picture.key}-{shape.name}", legible(picture.title))
+
+
+def legible(text: str) -> str:
+    """Text without the characters that XML forbids, each replaced by one that shows the gap."""
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _draw(figure: "Figure", picture: Picture, shape: Shape) -> None:

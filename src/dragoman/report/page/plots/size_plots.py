@@ -6,7 +6,6 @@ import numpy as np
 
 from dragoman.report.answers.time_and_sizes import filter_words
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.json_lines import table_of, whole_number
 from dragoman.report.findings.analysis import Findings
 from dragoman.report.page.plots.canvas import Panel, Picture, Shape, colour, thousands
 from dragoman.wording import in_percent, in_time
@@ -54,9 +53,8 @@ def time_split_picture(evidence: Evidence, findings: Findings) -> Picture | None
 
 def cleaning_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     """What each filter removed."""
-    filters = table_of(evidence.corpus.get("filters"))
-    raw = whole_number(table_of(evidence.corpus.get("pairs")).get("raw"))
-    counts = {filter_words(name): whole_number(count) for name, count in filters.items()}
+    raw = evidence.corpus.pairs.raw
+    counts = {filter_words(name): count for name, count in evidence.corpus.filters.items()}
     if not raw or not any(counts.values()):
         return None
 
