@@ -205,9 +205,9 @@ def test_checkpoints_of_local_steps_hold_the_outer_momentum_too(config: Config) 
 def test_checkpoints_of_muon_hold_one_moment_of_the_layers_matrices(config: Config) -> None:
     muon = replace(config, optimizer=replace(config.optimizer, kind="muon"))
     shape = shape_of(config.model)
-    matrices = shape.encoder_layers * (4 * shape.d_model**2 + 2 * shape.d_model * 2048)
-    matrices += shape.decoder_layers * (8 * shape.d_model**2 + 2 * shape.d_model * 2048)
-    assert shape.feed_forward == 2048
+    layer = 12 * shape.d_model**2 + 4 * shape.d_model * shape.feed_forward
+    assert shape.encoder_layers == shape.decoder_layers
+    matrices = shape.encoder_layers * layer  # An encoder's and a decoder's each.
     assert disk_needed(10**8, muon) == 6 * (12 * 10**8 - 4 * matrices)
 
 

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dragoman.model.fused.flat_weights import FlatWeights, Stack
-from dragoman.model.muon import orthogonalize, update_size
+from dragoman.model.muon import arithmetic_type, orthogonalize, update_size
 
 BLOCK, WARPS = 1024, 4
 
@@ -36,7 +36,8 @@ def muon(flat: FlatWeights, numbers: Tensor, momentum: float) -> None:
 def _follow(flat: FlatWeights, stack: Stack, numbers: Tensor, momentum: float) -> Tensor:
     """Let the momenta follow the gradients; return where they would go from there."""
     shape = stack.count, stack.rows, stack.columns
-    ahead = torch.empty(shape, dtype=torch.bfloat16, device=flat.values.device)
+    device = flat.values.device
+    ahead = torch.empty(shape, dtype=arithmetic_type(device), device=device)
     _follow_gradients[_grid(stack)](
         flat.gradients[stack.start :],
         flat.means[stack.start :],
@@ -68,7 +69,6 @@ def _follow_gradients(
     rest,
     BLOCK: tl.constexpr,
 ):
-    is_kept = tl.load(numbers_ptr) == 0.0
     factor = tl.load(numbers_ptr + 1)
     matrix = tl.program_id(1).to(tl.int64)
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -76,8 +76,10 @@ def _follow_gradients(
     place = matrix * stride + index
     new = rest * factor * tl.load(gradient_ptr + place, mask=inside, other=0.0)
     momentum = decay * tl.load(momentum_ptr + place, mask=inside, other=0.0) + new
-    tl.store(momentum_ptr + place, momentum, mask=inside & is_kept)
-    tl.store(ahead_ptr + matrix * count + index, decay * momentum + new, mask=inside)
+    if tl.load(numbers_ptr) == 0.0:
+        tl.store(momentum_ptr + place, momentum, mask=inside)
+    ahead = (decay * momentum + new).to(ahead_ptr.dtype.element_ty)
+    tl.store(ahead_ptr + matrix * count + index, ahead, mask=inside)
 
 
 @triton.jit
