@@ -102,6 +102,5 @@ def _orthogonalize(stacks: list[Tensor]) -> list[Tensor]:
 
 def _at_most_one(stack: Tensor) -> Tensor:
     """Divide each matrix by its norm, which no singular value is larger than."""
-    norms = torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True, dtype=torch.float32)
-    smallest = torch.finfo(torch.float32).tiny
-    return stack / norms.clamp(min=smallest).to(stack.dtype)
+    norms = torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True)
+    return stack / norms.clamp(min=torch.finfo(stack.dtype).tiny)
