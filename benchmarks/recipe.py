@@ -9,10 +9,12 @@ written, so that a variant costs its steps and a few seconds. Beside settings a 
     embedding_rate=FACTOR    of the embeddings' learning rate
     zero_outputs=1           every residual branch begins at zero
     small_batches=STEPS      the first so many steps are half as large
+    mix_rows=COUNT           so many rows of a step are of the prepared corpus at $MIX
     score=STEPS              BLEU this often
 """
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -22,23 +24,26 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config, shape_of
 from dragoman.config_file import load_config
-from dragoman.corpus.rows import Position, RowStream, StepRows
+from dragoman.corpus.rows import Position, Rows, RowStream, StepRows
+from dragoman.corpus.store import PreparedCorpus
 from dragoman.inference.evaluate import evaluation_rows, mean_loss, score_text
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.precision import arithmetic
 from dragoman.schedule import learning_rate
+from dragoman.training.batches import Ahead
 from dragoman.training.fused_step import FusedStep
 from dragoman.training.parts import Parts, make_parts
 
 STEPS_BETWEEN_AVERAGES = 10
 WARM_UP_STEPS = 50  # Not counted in the milliseconds of a step.
-OWN_KNOBS = ("ema", "embedding_rate", "zero_outputs", "small_batches", "score")
+OWN_KNOBS = ("ema", "embedding_rate", "zero_outputs", "small_batches", "mix_rows", "score")
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,9 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
     begun, trained, tokens, times = time.perf_counter(), 0.0, 0, []
     score_every = int(variant.knobs.get("score", config.training.steps))
     queued = 0
-    for number, batch in enumerate(batches(config, parts, variant), start=1):
+    ahead = Ahead(batches(config, parts, variant))
+    for number in range(1, config.training.steps + 1):
+        batch = ahead.next()
         rate = learning_rate(
             number, config.schedule, shape_of(config.model).d_model, config.training.steps
         )
@@ -161,22 +168,33 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
         yield line
         begun = time.perf_counter()
         step.weights_changed()
+    ahead.close()
     del step, parts, average
     torch.cuda.empty_cache()
 
 
 def batches(config: Config, parts: Parts, variant: Variant) -> Iterator[StepRows]:
-    """The steps' rows; the first steps may be half as large."""
-    assert config.training.steps
+    """The steps' rows, without an end."""
     small, position = int(variant.knobs.get("small_batches", 0)), Position()
-    if small:
-        rows, begin = config.batches.row_tokens, parts.corpus.subwords()[1].begin
-        half = config.batches.rows_per_step // 2
-        stream = RowStream(parts.corpus.train, rows, half, begin, config.training.seed)
-        for batch in islice(stream.steps(position, 0, 1), small):
-            yield batch
-            position = batch.next
-    yield from islice(parts.stream.steps(position, 0, 1), config.training.steps - small)
+    extra = int(variant.knobs.get("mix_rows", 0))
+    size = config.batches.rows_per_step - extra
+    main = stream(config, parts.corpus, size // 2)
+    for batch in islice(main.steps(position, 0, 1), small):
+        yield batch
+        position = batch.next
+    steps = stream(config, parts.corpus, size).steps(position, 0, 1)
+    if not extra:
+        yield from steps
+    mixed = stream(config, PreparedCorpus(Path(os.environ["MIX"])), extra)
+    for one, other in zip(steps, mixed.steps(Position(), 0, 1), strict=False):
+        columns = zip(one.rows.arrays(), other.rows.arrays(), strict=True)
+        rows = Rows(*(np.concatenate(arrays) for arrays in columns))
+        yield replace(one, rows=rows, target_tokens=one.target_tokens + other.target_tokens)
+
+
+def stream(config: Config, corpus: PreparedCorpus, rows: int) -> RowStream:
+    begin, seed = corpus.subwords()[1].begin, config.training.seed
+    return RowStream(corpus.train, config.batches.row_tokens, rows, begin, seed)
 
 
 def prepare_knobs(variant: Variant, parts: Parts, step: FusedStep) -> None:
