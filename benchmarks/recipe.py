@@ -2,12 +2,11 @@
 
     python benchmarks/recipe.py CONFIG RESULTS.jsonl "NAME: SETTING=VALUE ..." ...
 
-Each variant trains CONFIG with some settings changed and evaluates the first validation set: nll at
-every `evaluation.every_steps`, greedy BLEU at the end. Compared with `dragoman train` nothing is
-written, so that a variant costs its steps and a few seconds. Beside settings a variant may have
+Each variant trains CONFIG with some settings changed and evaluates the first validation set: the
+loss at every `evaluation.every_steps`, greedy BLEU at the end. Compared with `dragoman train`
+nothing is written: a variant costs its steps and a few seconds. Beside settings it may have
     ema=DECAY                also score a running average of the weights
     embedding_rate=FACTOR    of the embeddings' learning rate
-    zero_outputs=1           every residual branch begins at zero
     small_batches=STEPS      the first so many steps are half as large
     mix_rows=COUNT           so many rows of a step are of the prepared corpus at $MIX
     score=STEPS              BLEU this often
@@ -33,7 +32,7 @@ from dragoman.config import Config, shape_of
 from dragoman.config_file import load_config
 from dragoman.corpus.rows import Position, Rows, RowStream, StepRows
 from dragoman.corpus.store import PreparedCorpus
-from dragoman.inference.evaluate import evaluation_rows, mean_loss, score_text
+from dragoman.inference.evaluate import MeanLoss, evaluation_rows, mean_loss, score_text
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.precision import arithmetic
 from dragoman.schedule import learning_rate
@@ -43,7 +42,7 @@ from dragoman.training.parts import Parts, make_parts
 
 STEPS_BETWEEN_AVERAGES = 10
 WARM_UP_STEPS = 50  # Not counted in the milliseconds of a step.
-OWN_KNOBS = ("ema", "embedding_rate", "zero_outputs", "small_batches", "mix_rows", "score")
+OWN_KNOBS = ("ema", "embedding_rate", "small_batches", "mix_rows", "score")
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Scorer:
         width = config.batches.row_tokens
         self._rows = evaluation_rows(self._set.name, self._set.tokens, width, self._target.begin)
 
-    def nll(self, parts: Parts) -> float:
+    def loss(self, parts: Parts) -> MeanLoss:
         workers = Workers(0, 1, self._device)
         smoothing, precision = (
             self._config.training.label_smoothing,
@@ -120,7 +119,7 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
     parts = make_parts(config, Workers(0, 1, device))
     step, scorer = parts.step, Scorer(config, parts, device)
     assert isinstance(step, FusedStep)
-    prepare_knobs(variant, parts, step)
+    prepare_knobs(variant, step)
     rows = config.batches.rows_per_step
     step.begin(rows // 2 if "small_batches" in variant.knobs else rows, [0])
     average = [one.detach().clone() for one in parts.model.parameters()]
@@ -148,10 +147,12 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
             continue
         torch.cuda.synchronize()
         trained += time.perf_counter() - begun
+        loss = scorer.loss(parts)
         line: dict[str, object] = {
             "variant": variant.name,
             "step": number,
-            "nll": round(scorer.nll(parts), 4),
+            "loss": round(loss.loss, 4),
+            "nll": round(loss.nll, 4),
             "train_loss": round(result.loss / batch.target_tokens, 3),
             "seconds": round(trained, 2),
             "tokens_per_second": round(tokens / trained),
@@ -161,7 +162,7 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
             line["bleu"] = round(scorer.bleu(parts), 2)
         if is_last and "ema" in variant.knobs:
             swap(parts, average)
-            line["ema_nll"], line["ema_bleu"] = scorer.nll(parts), scorer.bleu(parts)
+            line["ema_nll"], line["ema_bleu"] = scorer.loss(parts).nll, scorer.bleu(parts)
             swap(parts, average)
         if is_last:
             line["seconds_in_all"] = round(time.perf_counter() - start, 1)
@@ -197,14 +198,9 @@ def stream(config: Config, corpus: PreparedCorpus, rows: int) -> RowStream:
     return RowStream(corpus.train, config.batches.row_tokens, rows, begin, seed)
 
 
-def prepare_knobs(variant: Variant, parts: Parts, step: FusedStep) -> None:
+def prepare_knobs(variant: Variant, step: FusedStep) -> None:
     """Change what is no setting."""
     flat = step._flat
-    if variant.knobs.get("zero_outputs"):
-        with torch.no_grad():
-            for name, parameter in parts.model.named_parameters():
-                if name.endswith(("output.weight", "outer.weight")):
-                    parameter.zero_()
     if "embedding_rate" in variant.knobs:
         factor, adam = variant.knobs["embedding_rate"], step._adam
         (words,) = (flat.view(flat.values, [n]) for n in flat.of_adam if "embedding" in n)

@@ -130,6 +130,11 @@ class ModelSettings:
     dropout: float = setting(0.1, "Of residual branches and embeddings.", minimum=0, maximum=0.9)
     attention_dropout: float = setting(0.1, "Of attention weights.", minimum=0, maximum=0.9)
     relu_dropout: float = setting(0.1, "Inside the feed-forward layer.", minimum=0, maximum=0.9)
+    zero_branches: bool = setting(
+        False,
+        "Every residual branch begins at zero: the last projections of attention and feed-forward "
+        "layers start with zeros instead of random weights.",
+    )
 
 
 @dataclass(frozen=True)

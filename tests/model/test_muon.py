@@ -32,8 +32,16 @@ def test_a_gradient_of_few_directions_is_not_blown_up() -> None:
     values = torch.linalg.svdvals(found)[0]
     assert NEAR_ONE[0] < values[3]
     assert values[4] < 0.01
+
+
+def test_what_fades_away_becomes_nothing() -> None:
     (nothing,) = orthogonalize([torch.zeros(2, 8, 8)])
     assert torch.equal(nothing, torch.zeros(2, 8, 8))
+    (stack,) = random_stacks((2, 16, 24))
+    for scale in (1e-20, 1e-30, 1e-38):  # The squares of these are zero in float32.
+        for kind in (torch.float32, torch.bfloat16):
+            (found,) = orthogonalize([(scale * stack).to(kind)])
+            assert found.abs().max() < 0.05
 
 
 def test_directions_stay() -> None:

@@ -26,6 +26,8 @@ COEFFICIENTS = (
     (3.50166, -2.57398, 0.50374),
     (2.51188, -1.82447, 0.42291),
 )
+# A momentum that fades away altogether is not to be blown up by what rounding leaves of its norm.
+SMALLEST_NORM = 1e-15
 # Matrices that hold several maps, whose singular values have nothing to do with each other.
 MAPS_IN_ONE = {"query_key_value.weight": 3, "key_value.weight": 2}
 
@@ -68,20 +70,24 @@ def orthogonalize(stacks: Sequence[Tensor]) -> list[Tensor]:
 
     What comes back has the memory layout of what was given, if that has no gaps.
     """
+    return raise_singular_values([_at_most_one(stack) for stack in stacks])
+
+
+def raise_singular_values(stacks: Sequence[Tensor]) -> list[Tensor]:
+    """The same for matrices none of whose singular values is larger than 1."""
     found: list[Tensor] = list(stacks)
     wide = [stack if stack.shape[1] <= stack.shape[2] else stack.mT for stack in stacks]
     for side in sorted({one.shape[1] for one in wide}):
         places = [place for place, one in enumerate(wide) if one.shape[1] == side]
-        for place, one in zip(places, _orthogonalize([wide[p] for p in places]), strict=True):
+        for place, one in zip(places, _raise([wide[p] for p in places]), strict=True):
             found[place] = one if wide[place] is stacks[place] else one.mT
     return found
 
 
-def _orthogonalize(stacks: list[Tensor]) -> list[Tensor]:
+def _raise(stacks: list[Tensor]) -> list[Tensor]:
     """The same for stacks of wide matrices of the same number of rows."""
     counts, side = [len(stack) for stack in stacks], stacks[0].shape[1]
-    stacks = [_at_most_one(stack) for stack in stacks]
-    spares = [torch.empty_like(stack) for stack in stacks]
+    outs, spares = ([torch.empty_like(stack) for stack in stacks] for _ in range(2))
     grams = stacks[0].new_empty(sum(counts), side, side)
     polynomials = torch.empty_like(grams)
     for a, b, c in COEFFICIENTS:
@@ -93,14 +99,14 @@ def _orthogonalize(stacks: list[Tensor]) -> list[Tensor]:
         torch.baddbmm(polynomials, grams, grams, beta=0, alpha=c, out=polynomials)
         polynomials.diagonal(dim1=1, dim2=2).add_(a - b * b / (4 * c))
         for stack, polynomial, out in zip(
-            stacks, torch.split(polynomials, counts), spares, strict=True
+            stacks, torch.split(polynomials, counts), outs, strict=True
         ):
             torch.bmm(polynomial, stack, out=out)
-        stacks, spares = spares, stacks
+        stacks, outs, spares = outs, spares, outs
     return stacks
 
 
 def _at_most_one(stack: Tensor) -> Tensor:
     """Divide each matrix by its norm, which no singular value is larger than."""
     norms = torch.linalg.vector_norm(stack, dim=(1, 2), keepdim=True)
-    return stack / norms.clamp(min=torch.finfo(stack.dtype).tiny)
+    return stack / norms.clamp(min=SMALLEST_NORM)

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dragoman.model.fused.flat_weights import FlatWeights, Stack
-from dragoman.model.muon import arithmetic_type, orthogonalize, update_size
+from dragoman.model.muon import SMALLEST_NORM, arithmetic_type, raise_singular_values, update_size
 
 BLOCK, WARPS = 1024, 4
 
@@ -19,7 +19,7 @@ def muon(flat: FlatWeights, numbers: Tensor, momentum: float) -> None:
     """
     stacks = flat.stacks()
     ahead = [_follow(flat, stack, numbers, momentum) for stack in stacks]
-    for stack, update in zip(stacks, orthogonalize(ahead), strict=True):
+    for stack, update in zip(stacks, raise_singular_values(ahead), strict=True):
         _apply[_grid(stack)](
             flat.values[stack.start :],
             flat.copies[stack.start :],
@@ -34,22 +34,27 @@ def muon(flat: FlatWeights, numbers: Tensor, momentum: float) -> None:
 
 
 def _follow(flat: FlatWeights, stack: Stack, numbers: Tensor, momentum: float) -> Tensor:
-    """Let the momenta follow the gradients; return where they would go from there."""
+    """Let the momenta follow the gradients; return where they would go from there, of norm 1."""
+    device, size = flat.values.device, stack.rows * stack.columns
     shape = stack.count, stack.rows, stack.columns
-    device = flat.values.device
     ahead = torch.empty(shape, dtype=arithmetic_type(device), device=device)
-    _follow_gradients[_grid(stack)](
+    blocks, count = _grid(stack)
+    squares = torch.empty(count, blocks, device=device)
+    _follow_gradients[blocks, count](
         flat.gradients[stack.start :],
         flat.means[stack.start :],
         ahead,
+        squares,
         numbers,
         stack.stride,
-        stack.rows * stack.columns,
+        size,
         momentum,
         1 - momentum,
         BLOCK=BLOCK,
         num_warps=WARPS,
     )
+    norms = squares.sum(dim=1).sqrt()
+    _divide[blocks, count](ahead, norms, size, SMALLEST_NORM, BLOCK=BLOCK, num_warps=WARPS)
     return ahead
 
 
@@ -62,6 +67,7 @@ def _follow_gradients(
     gradient_ptr,
     momentum_ptr,
     ahead_ptr,
+    squares_ptr,
     numbers_ptr,
     stride,
     count,
@@ -78,8 +84,21 @@ def _follow_gradients(
     momentum = decay * tl.load(momentum_ptr + place, mask=inside, other=0.0) + new
     if tl.load(numbers_ptr) == 0.0:
         tl.store(momentum_ptr + place, momentum, mask=inside)
-    ahead = (decay * momentum + new).to(ahead_ptr.dtype.element_ty)
-    tl.store(ahead_ptr + matrix * count + index, ahead, mask=inside)
+    ahead = decay * momentum + new
+    tl.store(ahead_ptr + matrix * count + index, ahead.to(ahead_ptr.dtype.element_ty), mask=inside)
+    block = matrix * tl.num_programs(0) + tl.program_id(0)
+    tl.store(squares_ptr + block, tl.sum(ahead * ahead, axis=0))
+
+
+@triton.jit
+def _divide(ahead_ptr, norms_ptr, count, smallest, BLOCK: tl.constexpr):
+    matrix = tl.program_id(1).to(tl.int64)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    place = ahead_ptr + matrix * count + index
+    norm = tl.maximum(tl.load(norms_ptr + matrix), smallest)
+    ahead = tl.load(place, mask=inside, other=0.0).to(tl.float32) / norm
+    tl.store(place, ahead.to(ahead_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
