@@ -73,19 +73,15 @@ class Scorer:
         self._rows = evaluation_rows(self._set.name, self._set.tokens, width, self._target.begin)
 
     def loss(self, parts: Parts) -> MeanLoss:
-        workers = Workers(0, 1, self._device)
-        smoothing, precision = (
-            self._config.training.label_smoothing,
-            self._config.training.precision,
-        )
+        workers, training = Workers(0, 1, self._device), self._config.training
         with torch.no_grad():
             return mean_loss(
                 parts.model,
                 self._rows,
-                smoothing,
+                training.label_smoothing,
                 workers,
-                lambda: arithmetic(precision, self._device),
-            ).nll
+                lambda: arithmetic(training.precision, self._device),
+            )
 
     def bleu(self, parts: Parts) -> float:
         cleaning = self._config.cleaning
