@@ -45,3 +45,12 @@ def test_powersgd_is_refused_where_it_cannot_work(
 def test_powersgd_takes_its_rank(small_text: Path) -> None:
     overrides = ["distributed.compression=powersgd", "distributed.powersgd_rank=8"]
     assert load_config(small_text / "config.toml", overrides).distributed.powersgd_rank == 8
+
+
+@pytest.mark.parametrize("setting", ["momentum", "matrix_rate"])
+def test_what_adam_has_no_use_for_is_refused(small_text: Path, setting: str) -> None:
+    override = f"optimizer.{setting}=0.9"
+    with pytest.raises(UserError) as caught:
+        load_config(small_text / "config.toml", [override])
+    assert f'optimizer.{setting} needs kind = "muon", but kind is "adam"' in str(caught.value)
+    load_config(small_text / "config.toml", [override, "optimizer.kind=muon"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, assert_never, get_args
 
 LARGEST_BEAM, LARGEST_PATIENCE = 1_000, 10  # Nobody wants more, and memory runs out before.
 LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is no number any more.
@@ -24,6 +24,7 @@ Quantization = Literal[
     "int8_float16",
     "int8_bfloat16",
 ]
+OptimizerKind = Literal["adam", "muon"]
 
 
 def setting(
@@ -155,6 +156,11 @@ class ModelSettings:
     dropout: float = setting(0.1, "Of residual branches and embeddings.", minimum=0, maximum=0.9)
     attention_dropout: float = setting(0.1, "Of attention weights.", minimum=0, maximum=0.9)
     relu_dropout: float = setting(0.1, "Inside the feed-forward layer.", minimum=0, maximum=0.9)
+    zero_branches: bool = setting(
+        False,
+        "Every residual branch begins at zero: the last projections of attention and feed-forward "
+        "layers start with zeros instead of random weights.",
+    )
 
 
 @dataclass(frozen=True)
@@ -207,13 +213,39 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Adam, decoupled weight decay, clipping."""
+    """Adam or Muon, decoupled weight decay, clipping."""
 
-    beta1: float = setting(0.9, "Decay of the mean gradient.", minimum=0, maximum=0.9999)
-    beta2: float = setting(0.98, "Decay of the mean square.", minimum=0, maximum=0.999999)
-    epsilon: float = setting(1e-9, "Added to the root of the mean square.", minimum=0)
+    kind: OptimizerKind = setting(
+        "adam",
+        "adam: for all weights. muon: orthogonal updates for the matrices of the layers, Adam for "
+        "embeddings, norms and biases; learns more from a step, which takes a little longer.",
+    )
+    beta1: float = setting(0.9, "Adam's decay of the mean gradient.", minimum=0, maximum=0.9999)
+    beta2: float = setting(0.98, "Adam's decay of the mean square.", minimum=0, maximum=0.999999)
+    epsilon: float = setting(1e-9, "Added to the root of Adam's mean square.", minimum=0)
+    momentum: float = setting(
+        0.95, "Muon's decay of the mean gradient, by Nesterov.", minimum=0, maximum=0.9999
+    )
+    matrix_rate: float = setting(
+        1.0, "Learning rate of Muon's matrices, as a multiple of the schedule's.", minimum=0
+    )
     weight_decay: float = setting(0.0, "Decoupled, as in AdamW.", minimum=0)
     clip_norm: float = setting(0.0, "Clip the global gradient norm to this; 0 is off.", minimum=0)
+
+
+def moments_kept(kind: OptimizerKind, parameters: int, shape: ModelShape) -> int:
+    """Numbers that an optimizer remembers for a model of so many parameters."""
+    match kind:
+        case "adam":
+            return 2 * parameters
+        case "muon":
+            # One for each weight of the layers' matrices, two for each of the others.
+            attention, feed_forward = shape.d_model**2, shape.d_model * shape.feed_forward
+            encoder = shape.encoder_layers * (4 * attention + 2 * feed_forward)
+            decoder = shape.decoder_layers * (8 * attention + 2 * feed_forward)
+            return 2 * parameters - encoder - decoder
+        case _:
+            assert_never(kind)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dragoman.config import (
     CorpusSettings,
     DistributedSettings,
     ModelSettings,
+    OptimizerSettings,
     VocabularySettings,
     shape_of,
 )
@@ -34,6 +35,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
         *_vocabulary_contradictions(config.vocabulary, given),
         *model_contradictions(config.model),
         *_batch_contradictions(config),
+        *_optimizer_contradictions(config.optimizer, given),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
         *_distributed_contradictions(config.distributed, given),
@@ -118,6 +120,16 @@ def _batch_contradictions(config: Config) -> list[str]:
             f"cleaning.max_tokens = {cleaning.max_tokens}; raise one or lower the other"
         )
     return problems
+
+
+def _optimizer_contradictions(optimizer: OptimizerSettings, given: Collection[str]) -> list[str]:
+    if optimizer.kind == "muon":
+        return []
+    return [
+        f'optimizer.{name} needs kind = "muon", but kind is "{optimizer.kind}"'
+        for name in ("momentum", "matrix_rate")
+        if f"optimizer.{name}" in given
+    ]
 
 
 def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str]:

@@ -47,9 +47,10 @@ read; the report is computed from these files alone. The format is public and ve
         checkpoints.json     the index: every kept checkpoint with step, losses, BLEU, bytes
         step-00050000/
           weights.safetensors    the model's parameters, float32
-          optimizer.safetensors  the optimizer's moments of every parameter, float32; with local
-                                 steps also the outer momentum, and the moments are those of the
-                                 workers of the folder's own machine
+          optimizer.safetensors  Adam's two moments of every parameter (`NAME.exp_avg` and
+                                 `NAME.exp_avg_sq`) or Muon's one (`NAME.momentum`), float32; with
+                                 local steps also the outer momentum, and the moments are those of
+                                 the workers of the folder's own machine
           state.json             step, place in the corpus, best scores, the device and the rows it
                                  handles at once, the scores of this step, checksums of the files
       report/                report.html, report.md, report.json, details.json and pictures

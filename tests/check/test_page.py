@@ -10,7 +10,7 @@ from dragoman.check.advice import predictions
 from dragoman.check.facts import Findings, MachineFacts, StepFacts
 from dragoman.check.page import page
 from dragoman.check.problems import disk_needed, problems
-from dragoman.config import Config
+from dragoman.config import Config, shape_of
 from dragoman.config_file import load_config
 from dragoman.documents import encode, parse
 from dragoman.records import Link
@@ -201,6 +201,15 @@ def test_local_steps_are_given_up_where_the_network_is_fast(config: Config) -> N
 def test_checkpoints_of_local_steps_hold_the_outer_momentum_too(config: Config) -> None:
     assert disk_needed(100, config) == 6 * 12 * 100
     assert disk_needed(100, configure(config, sync="local")) == 6 * 16 * 100
+
+
+def test_checkpoints_of_muon_hold_one_moment_of_the_layers_matrices(config: Config) -> None:
+    muon = replace(config, optimizer=replace(config.optimizer, kind="muon"))
+    shape = shape_of(config.model)
+    layer = 12 * shape.d_model**2 + 4 * shape.d_model * shape.feed_forward
+    assert shape.encoder_layers == shape.decoder_layers
+    matrices = shape.encoder_layers * layer  # An encoder's and a decoder's each.
+    assert disk_needed(10**8, muon) == 6 * (12 * 10**8 - 4 * matrices)
 
 
 def test_one_machine_alone_has_nothing_to_send(config: Config) -> None:

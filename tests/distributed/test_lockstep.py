@@ -76,11 +76,12 @@ def test_nan_in_one_worker_makes_all_skip_together(prepared: Path, fault_folder:
     assert skipped == {9, 10, 11}
 
 
-@pytest.mark.parametrize("fragments", [1, 2])
+@pytest.mark.parametrize(("fragments", "kind"), [(1, "adam"), (2, "muon")])
 def test_local_steps_resume_and_restart_exactly(
-    prepared: Path, fault_folder: Path, fragments: int
+    prepared: Path, fault_folder: Path, fragments: int, kind: str
 ) -> None:
-    local = ["distributed.sync=local", "distributed.local_steps=3", "distributed.compression=bf16"]
+    local = [f"optimizer.kind={kind}"]
+    local += ["distributed.sync=local", "distributed.local_steps=3", "distributed.compression=bf16"]
     local += [f"distributed.local_fragments={fragments}", "evaluation.every_steps=12"]
     result = train(prepared, "whole", 2, *local)
     assert result.returncode == 0, result.stderr

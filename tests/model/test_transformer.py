@@ -156,3 +156,18 @@ def test_sinusoids_tell_positions_apart() -> None:
     assert torch.equal(table[0], torch.cat((torch.zeros(32), torch.ones(32))))
     distances = torch.cdist(table, table) + torch.eye(500) * 100
     assert distances.min() > 0.1
+
+
+def test_branches_that_begin_at_zero_add_nothing_and_learn() -> None:
+    torch.manual_seed(0)
+    model = Transformer(replace(TINY, zero_branches=True), WORDS, WORDS, joint=True).eval()
+    rows = to_rows(random_lines(3, 10, seed=1), random_lines(3, 10, seed=2), width=24)
+    embedded = model._embed(
+        model.source_embedding, rows.source, sinusoids(rows.source_positions, 32)
+    )
+    encoded = model.encode(rows.source, rows.source_positions, rows.source_segments)
+    torch.testing.assert_close(encoded, model.encoder_norm(embedded))
+    model(rows, 0.1).loss.backward()
+    zeros = [one for one in model.parameters() if one.ndim == 2 and not one.any()]
+    assert len(zeros) == 2 * 2 + 2 * 3, "the ends of all branches, and nothing else"
+    assert any(one.grad is not None and one.grad.any() for one in zeros)

@@ -105,6 +105,20 @@ def test_numbers_recomputed_by_hand(calm: dict[str, dict[str, Any]]) -> None:
     ]
     assert calm["checkpoint_files"]["evidence"]["expected_bytes"] == 12 * PARAMETERS
     assert "12,000,000 bytes" in calm["checkpoint_files"]["answer"]
+    contents = "1,000,000 weights, 2,000,000 of Adam's two moments"
+    assert contents in calm["checkpoint_files"]["answer"]
+
+
+def test_a_checkpoint_of_muon_holds_less(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    assert run.settings
+    run.settings += '[optimizer]\nkind = "muon"\n'
+    write_checkpoints(run.write(), [20])
+    answer = answers_of(run.path)["checkpoint_files"]
+    # tiny: 4 layers each, 4 x 128^2 and 8 x 128^2 of attention, 2 x 128 x 256 of feed-forward.
+    matrices = 4 * (12 * 128**2 + 4 * 128 * 256)
+    assert f"{2_000_000 - matrices:,} of Muon's momentum and Adam's two moments" in answer["answer"]
+    assert answer["evidence"]["expected_bytes"] == 12_000_000 - 4 * matrices
 
 
 def test_learning_rate_follows_its_law(calm: dict[str, dict[str, Any]]) -> None:

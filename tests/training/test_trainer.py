@@ -109,9 +109,12 @@ def test_tensorboard_reads_the_same_scalars(prepared: Path) -> None:
     assert shown == pytest.approx(logged)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_resumed_equals_uninterrupted_bit_for_bit(prepared: Path, dropout: float) -> None:
+@pytest.mark.parametrize(("dropout", "kind"), [(0.0, "adam"), (0.1, "adam"), (0.1, "muon")])
+def test_resumed_equals_uninterrupted_bit_for_bit(
+    prepared: Path, dropout: float, kind: str
+) -> None:
     settings = [f"model.dropout={dropout}", f"model.attention_dropout={dropout}"]
+    settings += [f"optimizer.kind={kind}"]
     run(prepared, "whole", *settings)
     # 24 steps of 16 rows pass the end of the corpus (600 pairs of about 12 tokens).
     assert metrics(prepared / "whole", "train")[-1]["epoch"] > 1

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from dragoman.check.facts import Findings, MachineFacts
-from dragoman.config import Config
+from dragoman.config import Config, moments_kept, shape_of
 from dragoman.records import Link
 from dragoman.wording import in_bits_per_second, in_bytes, in_time
 
@@ -13,8 +13,7 @@ SLOW_LINK, SLOW_HOST = 0.5, 1.3
 # Less than this of what an interface claims is a bad cable, a busy switch or a wrong setting.
 POOR_GOODPUT = 0.5
 CLOCK_SECONDS = 1.0
-# Weights and two moments in float32, and the outer momentum of local steps.
-CHECKPOINT_BYTES_PER_PARAMETER = {"gradients": 12, "local": 16}
+FLOAT32_BYTES = 4
 
 
 def problems(findings: Findings, config: Config) -> list[str]:
@@ -115,4 +114,7 @@ def _full_disks(findings: Findings, config: Config) -> list[str]:
 def disk_needed(parameters: int, config: Config) -> int:
     """Bytes of all checkpoints that may lie there at a time, one being written included."""
     kept = config.checkpoints.keep_latest + 2 * config.checkpoints.keep_best + 1
-    return kept * CHECKPOINT_BYTES_PER_PARAMETER[config.distributed.sync] * parameters
+    moments = moments_kept(config.optimizer.kind, parameters, shape_of(config.model))
+    # Weights, moments, and the outer momentum of local steps.
+    numbers = parameters + moments + parameters * (config.distributed.sync == "local")
+    return kept * FLOAT32_BYTES * numbers

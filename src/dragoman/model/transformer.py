@@ -18,6 +18,7 @@ from dragoman.model.dropout import dropout
 from dragoman.model.loss import LossSums, cross_entropy
 
 NORM_EPSILON = 1e-6
+BRANCH_ENDS = ("attention.output.weight", "cross.output.weight", "feed_forward.outer.weight")
 
 
 class RowTensors(NamedTuple):
@@ -51,6 +52,10 @@ class Transformer(nn.Module):
             DecoderLayer(settings, shape) for _ in range(shape.decoder_layers)
         )
         self.decoder_norm = _norm(shape)
+        if settings.zero_branches:
+            for name, parameter in self.named_parameters():
+                if name.endswith(BRANCH_ENDS):
+                    nn.init.zeros_(parameter)
 
     def forward(self, rows: RowTensors, label_smoothing: float) -> LossSums:
         """Sum the loss over all real target tokens."""

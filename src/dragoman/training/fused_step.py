@@ -90,10 +90,12 @@ class FusedStep:
         # Imported here: `fused_problem` must answer where triton is not installed.
         from dragoman.model.fused.adam import adam
         from dragoman.model.fused.forward import FusedTransformer
+        from dragoman.model.fused.muon import muon
 
-        self._adam = adam
+        self._adam, self._muon = adam, muon
         self._config, self._workers, self._device = config, workers, workers.device
-        self._flat = FlatWeights(model, getattr(torch, config.training.precision))
+        copy_type = getattr(torch, config.training.precision)
+        self._flat = FlatWeights(model, copy_type, config.optimizer.kind)
         self._transformer = FusedTransformer(
             config.model,
             self._flat,
@@ -216,11 +218,13 @@ class FusedStep:
         self._last_end.record()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Both moments of every parameter, by name; writing to them changes them."""
-        moments = {}
-        for moment, buffer in (("exp_avg", self._flat.means), ("exp_avg_sq", self._flat.squares)):
-            for name, view in self._flat.views(buffer).items():
-                moments[f"{name}.{moment}"] = view
+        """The moments of every parameter, by name; writing to them changes them."""
+        flat, moments = self._flat, {}
+        for name in flat.of_adam:
+            moments[f"{name}.exp_avg"] = flat.view(flat.means, [name])
+            moments[f"{name}.exp_avg_sq"] = flat.view(flat.squares, [name])
+        for name in flat.of_muon:
+            moments[f"{name}.momentum"] = flat.view(flat.means, [name])
         return moments
 
     def state(self) -> dict[str, float]:
@@ -282,19 +286,23 @@ class FusedStep:
         skipped = (~norm.isfinite()).float()
         clipping = (norm / settings.clip_norm).clamp(min=1.0) if settings.clip_norm else 1.0
         self._updates += 1 - skipped
-        numbers = (
-            skipped,
-            1 / (scale * clipping),
-            1 - self._learning_rate * settings.weight_decay,
-            self._learning_rate / (1 - settings.beta1**self._updates),
-            (1 - settings.beta2**self._updates).sqrt(),
-        )
-        on_device = torch.stack([number.float() for number in numbers])
-        self._adam(self._flat, on_device, settings.beta1, settings.beta2, settings.epsilon)
+        rate = self._learning_rate
+        both = skipped, 1 / (scale * clipping), 1 - rate * settings.weight_decay
+        correction = 1 - settings.beta1**self._updates
+        root_correction = (1 - settings.beta2**self._updates).sqrt()
+        of_adam = _stack(*both, rate / correction, root_correction)
+        self._adam(self._flat, of_adam, settings.beta1, settings.beta2, settings.epsilon)
+        if self._flat.of_muon:
+            of_muon = _stack(*both, rate * settings.matrix_rate)
+            self._muon(self._flat, of_muon, settings.momentum)
         self._results.copy_(torch.stack([*self._sums, norm, skipped, scale]))
         self._loss_scale.update(skipped)
         self._flat.gradients.zero_()
         self._sums.zero_()
+
+
+def _stack(*numbers: Tensor) -> Tensor:
+    return torch.stack([number.float() for number in numbers])
 
 
 def _record(work: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -104,7 +104,7 @@ class LocalStep:
         self._alone.weights_changed()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Both moments and the outer momentum of every parameter, by name."""
+        """The moments and the outer momentum of every parameter, by name."""
         return {**self._alone.tensors(), **self._outer.tensors()}
 
     def state(self) -> dict[str, float]:

@@ -77,7 +77,7 @@ class TrainingStep(Protocol):
         """Take note that someone else wrote the weights."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Both moments of every parameter, by name."""
+        """The moments of every parameter, by name."""
 
     def state(self) -> dict[str, float]:
         """The few numbers beside the moments."""

@@ -10,12 +10,12 @@ BLOCK, WARPS = 1024, 4
 
 
 def adam(flat: FlatWeights, numbers: Tensor, beta1: float, beta2: float, epsilon: float) -> None:
-    """Update the weights from their gradients; everything that changes by step is on the device.
+    """Update the weights that have squares; everything that changes by step is on the device.
 
     numbers [5]: 1 to skip the update; the gradients' factor; 1 - learning rate x weight decay;
     learning rate / (1 - beta1^updates); the root of 1 - beta2^updates.
     """
-    count = flat.values.numel()
+    count = flat.squares.numel()
     _adam[(triton.cdiv(count, BLOCK),)](
         flat.values,
         flat.gradients,

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
+
+from dragoman.config import OptimizerKind
+from dragoman.model.muon import is_matrix, map_shape, matrices_of
 
 # Every parameter starts on a border of 128 bytes in 16 bits, so that products use wide loads.
 BORDER = 64
@@ -19,20 +23,38 @@ class Weight:
     gradient: Tensor  # float32; the kernels add to it.
 
 
+@dataclass(frozen=True)
+class Stack:
+    """Maps of one shape, one after the other in the buffers, from `start` on every `stride`."""
+
+    start: int
+    stride: int
+    count: int
+    rows: int
+    columns: int
+
+
 class FlatWeights:
     """Weights, gradients and moments in float32 and copies in 16 bits, one buffer each.
 
     The parameters of the model become views of the weights: names and shapes stay as they are.
+    The matrices come last, so that what Muon does not need, their squares, is left out.
     """
 
-    def __init__(self, model: nn.Module, copy_type: torch.dtype) -> None:
+    def __init__(
+        self, model: nn.Module, copy_type: torch.dtype, kind: OptimizerKind = "adam"
+    ) -> None:
         parameters = dict(model.named_parameters())
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
-        self._starts, size = lay_out({name: one.numel() for name, one in parameters.items()})
+        self._starts, size = lay_out(self._shapes)
+        self.of_muon = sorted(matrices_of(self._shapes, kind), key=self._starts.__getitem__)
+        self.of_adam = [name for name in self._shapes if name not in set(self.of_muon)]
         device = next(iter(parameters.values())).device
-        self.values, self.gradients, self.means, self.squares = (
-            torch.zeros(size, device=device) for _ in range(4)
+        self.values, self.gradients, self.means = (
+            torch.zeros(size, device=device) for _ in range(3)
         )
+        adams = self._starts[self.of_muon[0]] if self.of_muon else size
+        self.squares = torch.zeros(adams, device=device)
         self.copies = torch.zeros(size, device=device, dtype=copy_type)
         for name, parameter in parameters.items():
             view = self.view(self.values, [name])
@@ -59,6 +81,21 @@ class FlatWeights:
         """The parts of a buffer by the names of the parameters."""
         return {name: self.view(buffer, [name]) for name in self._shapes}
 
+    def stacks(self) -> list[Stack]:
+        """The maps that Muon updates, those of like shape together."""
+        found = []
+        for shape, alike in groupby(self.of_muon, lambda name: map_shape(name, self._shapes[name])):
+            names = list(alike)
+            first, size = self._starts[names[0]], shape.numel()
+            stride = on_border(size)
+            counts = [self._shapes[name].numel() // size for name in names]
+            for name, before in zip(names, range(len(names)), strict=True):
+                place = first + stride * sum(counts[:before])
+                assert self._starts[name] == place, f"{name} is elsewhere"
+                assert counts[before] == 1 or stride == size, f"{name} has maps off the border"
+            found.append(Stack(first, stride, sum(counts), shape[0], shape[1]))
+        return found
+
     def weight(self, *names: str) -> Weight:
         """A parameter, or several adjacent ones as one, for the kernels."""
         return Weight(
@@ -66,15 +103,27 @@ class FlatWeights:
         )
 
 
-def lay_out(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[dict[str, int], int]:
     """Where each parameter starts, and the size of the whole.
 
-    The keys' and values' projections of all decoder layers read the same encoded source: they come
-    last and adjacent, so that together they are one matrix and need one product.
+    Matrices come last, those of like maps together, so that few kernels serve all of them. The
+    keys' and values' projections of all decoder layers read the same encoded source: they are
+    adjacent too, so that together they are one matrix and need one product.
     """
-    names = sorted(sizes, key=lambda name: name.endswith(".cross.key_value.weight"))
+
+    def rank(name: str) -> tuple[bool, tuple[int, ...], bool]:
+        if not is_matrix(name, shapes[name]):
+            return False, (), False
+        is_read_together = name.endswith(".cross.key_value.weight")
+        return True, map_shape(name, shapes[name]), is_read_together
+
     starts, end = {}, 0
-    for name in names:
+    for name in sorted(shapes, key=rank):
         starts[name] = end
-        end += -(-sizes[name] // BORDER) * BORDER
+        end += on_border(shapes[name].numel())
     return starts, end
+
+
+def on_border(size: int) -> int:
+    """A size with what is left to the next border."""
+    return -(-size // BORDER) * BORDER

@@ -1,14 +1,16 @@
 """Answers about time and size: the run, its text and its checkpoints."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
+from dragoman.config import ModelSettings, OptimizerKind, moments_kept, shape_of
 from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, unknown
 from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.json_lines import table_of
 from dragoman.report.evidence.series import NAN
 from dragoman.report.findings.analysis import Findings
 from dragoman.report.findings.timeline import Duration
@@ -17,9 +19,13 @@ from dragoman.wording import in_bytes, in_count, in_percent, in_time, plural
 
 PURPOSES = {
     "weights.safetensors": "the model: every parameter in float32; all that translating needs",
-    "optimizer.safetensors": "Adam's two moments of every parameter in float32 (with local steps "
-    "the outer momentum too); for resuming",
+    "optimizer.safetensors": "what the optimizer remembers of every parameter in float32 (with "
+    "local steps the outer momentum too); for resuming",
     "state.json": "step, place in the corpus, best scores and checksums; for resuming",
+}
+MOMENTS: dict[OptimizerKind, str] = {
+    "adam": "of Adam's two moments",
+    "muon": "of Muon's momentum and Adam's two moments",
 }
 _DOING = {
     "training": "training",
@@ -175,10 +181,8 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
         return unknown("checkpoint_files", question, _no_checkpoint(evidence))
     named = ", ".join(f"{name} ({in_bytes(file.bytes)})" for name, file in latest.files.items())
     words = f"{latest.name} holds {named}."
-    is_local = evidence.setting("distributed", "sync") == "local"
-    parts = ["weights", "Adam's two moments", *(["the outer momentum"] if is_local else [])]
-    copies = 4 if is_local else 3
-    expected = 4 * copies * parameters if parameters else None
+    contents = _contents(evidence, parameters)
+    expected = 4 * sum(contents.values()) if parameters and contents else None
     if expected:
         beyond = latest.bytes - expected
         rest = (
@@ -186,10 +190,8 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
             if beyond >= 0
             else f"{in_bytes(-beyond)} are missing from that"
         )
-        words += (
-            f" {parameters:,} parameters x 4 bytes x {copies} ({' and '.join(parts)}) are "
-            f"{expected:,} bytes; {rest}."
-        )
+        numbers = ", ".join(f"{count:,} {name}" for name, count in contents.items())
+        words += f" 4 bytes each for {numbers} are {expected:,} bytes; {rest}."
     return Answer(
         id="checkpoint_files",
         question=question,
@@ -210,6 +212,21 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
         confidence="high" if parameters else "medium",
         next_step="For translating alone, weights.safetensors is enough.",
     )
+
+
+def _contents(evidence: Evidence, parameters: int | None) -> dict[str, int]:
+    """How many numbers of each kind a checkpoint holds; empty if the settings do not tell."""
+    table, known = table_of(evidence.settings.get("model")), {i.name for i in fields(ModelSettings)}
+    try:
+        kind: OptimizerKind = evidence.setting("optimizer", "kind") or "adam"
+        shape = shape_of(ModelSettings(**{key: table[key] for key in table.keys() & known}))
+        moments = moments_kept(kind, parameters or 0, shape)
+    except (KeyError, TypeError, AssertionError):
+        return {}
+    contents = {"weights": parameters or 0, MOMENTS[kind]: moments}
+    if evidence.setting("distributed", "sync") == "local":
+        contents["of the outer momentum"] = parameters or 0
+    return contents
 
 
 def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
