@@ -19,6 +19,7 @@ STRANGE: tuple[Any, ...] = (
     "text",
     "../../../elsewhere",
     "\x1b[31m\x00<script>",
+    "\ud800",
     [],
     {},
     [[]],

@@ -145,7 +145,7 @@ def test_counts_of_filters_add_up(small_text: Path) -> None:
         assert manifest.tokens[side] == lengths.sum()
         histogram = manifest.length_histogram
         bars = np.bincount(lengths // histogram.tokens_per_bar)
-        assert getattr(histogram, side) == bars.tolist()
+        assert list(getattr(histogram, side)) == bars.tolist()
         assert bars.sum() == 50
         assert manifest.bytes[side].raw == (small_text / f"train.{name}").stat().st_size
         kept_bytes = sum(len(line.encode()) + 1 for line in (source, target)[name == "de"])

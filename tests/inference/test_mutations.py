@@ -132,7 +132,7 @@ def test_damaged_files_of_a_run_are_refused_or_translate_the_same(
     chance = random.Random(SEED)
     before = translate_run(run.path)
     weights = "checkpoints/step-00000001/weights.safetensors"
-    for number in range(60):
+    for number in range(40):
         folder = Path(shutil.copytree(run.path, tmp_path / "run"))
         name = chance.choice(["source.model", "target.model", weights, "config.toml"])
         what = mutate(folder / name, chance)
@@ -154,7 +154,7 @@ def test_a_config_edited_by_hand_is_refused_or_used(run: RunFolder, tmp_path: Pa
     for place, line in enumerate(lines):
         if " = " not in line:
             continue
-        for value in (3, *chance.sample(STRANGE, 4)):
+        for value in (3, *chance.sample(STRANGE, 2)):
             changed = f"{line.split(' = ')[0]} = {toml(value)}"
             path.write_text("\n".join([*lines[:place], changed, *lines[place + 1 :]]))
             outcome(translate_run, folder, changed)
