@@ -3,14 +3,15 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from dragoman.config import Config
+from dragoman.config import Config, OptimizerKind
 from dragoman.config_file import settings_of
 from dragoman.report import answers as answers_package
 from dragoman.report.answers import answer_all
+from dragoman.report.answers.sizes import MOMENTS
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from report.run_folders import (
@@ -107,6 +108,10 @@ def test_numbers_recomputed_by_hand(calm: dict[str, dict[str, Any]]) -> None:
     assert "12,000,000 bytes" in calm["checkpoint_files"]["answer"]
     contents = "1,000,000 weights, 2,000,000 of Adam's two moments"
     assert contents in calm["checkpoint_files"]["answer"]
+
+
+def test_every_optimizer_has_words_for_what_it_remembers() -> None:
+    assert set(MOMENTS) == set(get_args(OptimizerKind))
 
 
 def test_a_checkpoint_of_muon_holds_less(tmp_path: Path) -> None:

@@ -84,16 +84,16 @@ class FlatWeights:
     def stacks(self) -> list[Stack]:
         """The maps that Muon updates, those of like shape together."""
         found = []
-        for shape, alike in groupby(self.of_muon, lambda name: map_shape(name, self._shapes[name])):
-            names = list(alike)
-            first, size = self._starts[names[0]], shape.numel()
-            stride = on_border(size)
-            counts = [self._shapes[name].numel() // size for name in names]
-            for name, before in zip(names, range(len(names)), strict=True):
-                place = first + stride * sum(counts[:before])
-                assert self._starts[name] == place, f"{name} is elsewhere"
-                assert counts[before] == 1 or stride == size, f"{name} has maps off the border"
-            found.append(Stack(first, stride, sum(counts), shape[0], shape[1]))
+        for shape, names in groupby(self.of_muon, lambda name: map_shape(name, self._shapes[name])):
+            stride, count, start = on_border(shape.numel()), 0, None
+            for name in names:
+                start = self._starts[name] if start is None else start
+                maps = self._shapes[name].numel() // shape.numel()
+                assert self._starts[name] == start + count * stride, f"{name} is elsewhere"
+                assert maps == 1 or stride == shape.numel(), f"{name} has maps off the border"
+                count += maps
+            assert start is not None
+            found.append(Stack(start, stride, count, shape[0], shape[1]))
         return found
 
     def weight(self, *names: str) -> Weight:
