@@ -96,7 +96,7 @@ def measure(config: Path, folder: Path, key: str, row: Row) -> dict[str, float]:
     """Train one way and tell speed and phases, of worker 0's steps after the first ones."""
     run = folder / key
     command = [sys.executable, "-m", "dragoman", "train", str(config), "--run", str(run)]
-    command += [f"training.steps={row.steps}", "evaluation.every_steps=1_000_000"]
+    command.append(f"training.steps={row.steps}")
     command += ["checkpoints.every_steps=1_000_000", *row.settings]
     if row.machines == 1:
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
