@@ -7,13 +7,22 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from forked import forking
 from support import SMALL, number_pairs, write_lines
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_processes() -> Iterator[None]:
+    """Start processes of Dragoman in a moment; the first of them takes a few seconds."""
+    with forking():
+        yield
 
 
 @pytest.fixture

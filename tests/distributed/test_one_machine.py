@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+import forked
 from dragoman.cluster.board import STORE_VARIABLE, connect
 from launched import LONG, has_restarted, train, training, worker_processes
 from support import (
@@ -118,7 +119,8 @@ from dragoman.training.start import train_on
 train_on([Host("", 1)], load_config(Path(sys.argv[1]), sys.argv[3:]), sys.argv[2])
 """
     words = [str(prepared / "config.toml"), str(prepared / "run"), *SMALL, *LONG]
-    launcher = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
+    command = [sys.executable, *forked.OPTION, "-c", code, *words]
+    launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     left: list[psutil.Process] = []
     try:
         wait_until(lambda: has_step(prepared / "run", 5))
