@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from forked import forking
+from forked import Template, forking
 from support import SMALL, number_pairs, write_lines
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked_processes() -> Iterator[None]:
+def template() -> Iterator[Template]:
     """Start processes of Dragoman in a moment; the first of them takes a few seconds."""
-    with forking():
-        yield
+    with forking() as started:
+        yield started
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ Importing torch takes two seconds of a core, and a run on two workers is four pr
 are forked from a template: a process that has imported the libraries, and nothing of Dragoman. Each
 of them is a child of the process that asked for it, with the arguments, variables and files that it
 gave, and runs the module as `python -m` does. Launcher and agents start theirs in the same way.
-What is not `python -m dragoman` is started as ever, and so is every process of another machine.
+What is not `python -m dragoman` is started as ever.
 """
 
 import ctypes
@@ -12,15 +12,17 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -32,51 +34,80 @@ LIBRARIES = [
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "torch.distributed.elastic.agent.server.local_elastic_agent",
     "torch.nn.parallel",
+    "torch.utils.tensorboard.writer",
     "numpy",
     "psutil",
     "pynvml",
     "sacrebleu",
     "safetensors.torch",
     "sentencepiece",
-    "torch.utils.tensorboard.writer",
 ]
 MODULES = ("dragoman", "dragoman.cluster.agent")
 OPTION = ["-X", "forked"]  # Means nothing to Python; asks for the same for what follows.
+ENTER = ["nsenter", "--mount", "--uts", "--net"]  # And --target=; what follows is forked there.
+NAMESPACES = ("mnt", "uts", "net")
 ROOM = " " * (1 << 16)  # For command lines and variables of all that is forked.
+LARGEST_REQUEST = 1 << 17
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_LARGEST_REQUEST = 1 << 17
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_lock = threading.Lock()
 _fork_and_exec = subprocess._fork_exec  # type: ignore[attr-defined]
+_lock = threading.Lock()
+
+
+class Template:
+    """The process to fork from; started when it is first asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = folder / "template"  # Where processes ask that this one does not start.
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Be ready for requests from anywhere."""
+        if self._process:
+            return
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(os.fspath(self.place))
+        listener.listen(128)
+        numbers = [theirs.fileno(), listener.fileno()]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *map(str, numbers), ROOM],
+            pass_fds=numbers,
+            env=os.environ | {"ROOM": ROOM},
+        )
+        theirs.close()
+        listener.close()
+
+    def requests(self) -> socket.socket:
+        """Where this process asks."""
+        self.start()
+        return self._requests
+
+    def stop(self) -> None:
+        if self._process:
+            self._requests.close()
+            self._process.wait()
 
 
 @contextmanager
-def forking() -> Iterator[None]:
+def forking() -> Iterator[Template]:
     """Fork what would be started with `python -m dragoman`; it ends with this process."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start_template() -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        number = theirs.fileno()
-        command = [sys.executable, __file__, str(number), ROOM]
-        variables = os.environ | {"ROOM": ROOM}
-        started.append(subprocess.Popen(command, pass_fds=[number], env=variables))
-        theirs.close()
-        return ours
-
-    requests = cache(start_template)
-    subprocess._fork_exec = partial(_fork_if_asked, requests, True)  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        subprocess._fork_exec = _fork_and_exec  # type: ignore[attr-defined]
-        for process in started:
-            requests().close()
-            process.wait()
+    with tempfile.TemporaryDirectory(prefix="dragoman-tests-") as folder:
+        template = Template(Path(folder))
+        _replace_start(partial(_start, template.requests, True))
+        try:
+            yield template
+        finally:
+            _replace_start(_fork_and_exec)
+            template.stop()
 
 
-def _fork_if_asked(
+def _replace_start(start: Callable[..., int]) -> None:
+    subprocess._fork_exec = start  # type: ignore[attr-defined]
+
+
+def _start(
     requests: Callable[[], socket.socket],
     end_with_us: bool,
     words: Sequence[str],
@@ -84,26 +115,43 @@ def _fork_if_asked(
     *rest: Any,
 ) -> int:
     """What subprocess calls to start a process, with all that it says there."""
-    python, *command = [os.fsdecode(word) for word in words]
-    if command[:2] == OPTION:
-        command = command[2:]
-    elif command[:1] != ["-m"] or command[1] not in MODULES:
-        python = ""
-    if python != sys.executable:
+    command = [os.fsdecode(word) for word in words]
+    target = ""
+    if command[: len(ENTER)] == ENTER:
+        target, command = command[len(ENTER)].partition("=")[2], command[len(ENTER) + 1 :]
+    if not _is_ours(command):
         return int(_fork_and_exec(words, executables, *rest))
     _, _, folder, variables, stdin, _, _, stdout, _, stderr, _, _, _, new_session, *_ = rest
-    given = [os.fsdecode(one).split("=", 1) for one in variables or ()]
+    pairs = [os.fsdecode(one).split("=", 1) for one in variables or ()]
     request = {
-        "words": command,
+        "words": command[1 + len(OPTION) * (command[1:3] == OPTION) :],
         "folder": os.fsdecode(folder or Path.cwd()),
-        "variables": dict(os.environ) if variables is None else dict(given),
+        "variables": dict(os.environ) if variables is None else dict(pairs),
         "new_session": new_session,
         "end_with_us": end_with_us,
     }
     files = [given if given >= 0 else own for own, given in enumerate((stdin, stdout, stderr))]
-    with _lock, _adopting():
-        socket.send_fds(requests(), [json.dumps(request).encode()], files)
+    with _lock, _adopting(), namespaces_of(target) as namespaces:
+        socket.send_fds(requests(), [json.dumps(request).encode()], [*files, *namespaces])
         return int(requests().recv(16))
+
+
+def _is_ours(command: Sequence[str]) -> bool:
+    if command[:1] != [sys.executable]:
+        return False
+    return command[1:3] == OPTION or (command[1] == "-m" and command[2] in MODULES)
+
+
+@contextmanager
+def namespaces_of(process: str) -> Iterator[list[int]]:
+    """Open the namespaces of a process, "" for none."""
+    names = NAMESPACES if process else ()
+    opened = [os.open(f"/proc/{process}/ns/{name}", os.O_RDONLY) for name in names]
+    try:
+        yield opened
+    finally:
+        for one in opened:
+            os.close(one)
 
 
 @contextmanager
@@ -116,35 +164,63 @@ def _adopting() -> Iterator[None]:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork as asked; returns in each new process, which is then a child of the one that asked."""
+def _serve(requests: socket.socket, listener: socket.socket | None = None) -> None:
+    """Fork as asked; returns in each new process."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _show(["template"], {})
     gc.freeze()  # So that memory stays shared.
+    sources = [requests, listener] if listener else [requests]
     while True:
-        message, files, _, _ = socket.recv_fds(requests, _LARGEST_REQUEST, 3)
-        if not message:
-            os._exit(0)
-        if not os.fork():
-            between = os.getpid()
-            if os.fork():
+        for source in select.select(sources, [], [])[0]:
+            is_child = source is requests
+            connection = requests if is_child else source.accept()[0]
+            message, files, _, _ = socket.recv_fds(connection, LARGEST_REQUEST, 6)
+            if is_child and not message:
                 os._exit(0)
-            while os.getppid() == between:
-                time.sleep(0.0005)
-            requests.send(str(os.getpid()).encode())
-            requests.close()
-            return _become(json.loads(message), files)
-        for file in files:
-            os.close(file)
-        os.wait()
+            if not os.fork():
+                _become_child(connection) if is_child else _become_guest(connection)
+                for one in {*sources, connection}:
+                    one.close()
+                return _become(json.loads(message), files)
+            os.wait()
+            for file in files:
+                os.close(file)
+            if not is_child:
+                connection.close()
+
+
+def _become_child(asker: socket.socket) -> None:
+    """Become a child of the process that asked, and tell it one's number."""
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.0005)
+    asker.send(str(os.getpid()).encode())
+
+
+def _become_guest(asker: socket.socket) -> None:
+    """Become the child of a process that tells the one that asked how it ended."""
+    if os.fork():
+        os._exit(0)
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        try:
+            asker.send(str(code).encode())
+        finally:  # It may have been killed itself.
+            os._exit(0)
 
 
 def _become(request: dict[str, Any], files: Sequence[int]) -> None:
-    """Take on the arguments, variables and files of the process asked for."""
+    """Take on the arguments, variables, files and namespaces of the process asked for."""
     if request["new_session"]:
         os.setsid()
     for number, file in enumerate(files):
-        os.dup2(file, number)
+        if number < 3:
+            os.dup2(file, number)
+        else:
+            assert not _libc.setns(file, 0), os.strerror(ctypes.get_errno())
         os.close(file)
     sys.stdin = open(0, closefd=False)
     sys.stdout = open(1, "w", closefd=False)
@@ -194,8 +270,7 @@ def _fork_template() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
         theirs.close()
-        fork = partial(_fork_if_asked, lambda: ours, False)
-        subprocess._fork_exec = fork  # type: ignore[attr-defined]
+        _replace_start(partial(_start, lambda: ours, False))
         return
     ours.close()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -210,5 +285,5 @@ if __name__ == "__main__":
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # As Dragoman sets it before it imports torch.
     for library in LIBRARIES:
         import_module(library)
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))
     _run()

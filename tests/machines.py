@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from forked import ENTER
+
 SUBNET = "10.77.0"
+NAMES = re.compile(r"dg(\d+)(sw|\d+)")  # Of namespaces: whose they are, and which.
+END_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
+SHELL = Path(__file__).with_name("machine_shell.py")
 
 
 def shell(command: str) -> str:
@@ -33,6 +39,7 @@ class Machine:
     address: str
     folder: Path  # Keys and configuration of ssh.
     private: Path  # A folder that no other machine sees.
+    template: Path | None = None  # Where agents are forked from.
     mounts: list[str] = field(default_factory=list)
     server: subprocess.Popen[bytes] | None = None
 
@@ -43,6 +50,7 @@ class Machine:
             f"ListenAddress {self.address}\nHostKey {self.folder}/host_key\n"
             f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
             "PidFile none\nPermitRootLogin yes\nAcceptEnv *\n"
+            + (f"ForceCommand {sys.executable} -S {SHELL} {self.template}" * bool(self.template))
         )
         steps = [
             f"hostname {self.name}",
@@ -51,23 +59,18 @@ class Machine:
             f"exec ip netns exec {self.namespace} /usr/sbin/sshd -D -e -f {config}",
         ]
         self.server = subprocess.Popen(
-            ["unshare", "--uts", "--mount", "sh", "-e", "-c", "\n".join(steps)],
+            [*END_WITH_US, "unshare", "--uts", "--mount", "sh", "-e", "-c", "\n".join(steps)],
             stderr=subprocess.DEVNULL,
         )
 
     def command(self, *words: str | Path) -> list[str]:
         """A command typed on this machine."""
         assert self.server
-        inside = ["nsenter", f"--target={self.server.pid}", "--mount", "--uts", "--net"]
-        return [*inside, *map(str, words)]
+        return [*ENTER, f"--target={self.server.pid}", *map(str, words)]
 
     def kill(self) -> None:
         """End every process of the machine at once, as if its power had failed."""
-        for pid in shell(f"ip netns pids {self.namespace}").split():
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        _kill_all(self.namespace)
         if self.server:
             self.server.wait()
 
@@ -116,12 +119,12 @@ class Network:
     """Machines on one switch, and a desk to launch from."""
 
     machines: list[Machine]
-    desk: str
+    desk: int  # A process that sits there.
     folder: Path
 
     def command(self, *words: str | Path) -> list[str]:
         """A command at the desk."""
-        return ["ip", "netns", "exec", self.desk, *map(str, words)]
+        return [*ENTER, f"--target={self.desk}", *map(str, words)]
 
     def dragoman(self, *words: str | Path) -> list[str]:
         """A dragoman command at the desk."""
@@ -133,11 +136,12 @@ class Network:
 
 
 @contextmanager
-def network(folder: Path, names: Sequence[str]) -> Iterator[Network]:
+def network(folder: Path, names: Sequence[str], template: Path | None = None) -> Iterator[Network]:
     """Build machines and tear them down."""
     needed = [tool for tool in ("ip", "tc", "unshare", "ssh-keygen") if not shutil.which(tool)]
     if needed or os.getuid() or not Path("/usr/sbin/sshd").exists():
         pytest.skip(f"needs root, iproute2 and openssh-server (missing: {needed})")
+    _remove_what_was_left_behind()
     tag = f"dg{os.getpid()}"
     if subprocess.run(["ip", "netns", "add", f"{tag}sw"], capture_output=True).returncode:
         pytest.skip("network namespaces are not allowed here")
@@ -154,14 +158,46 @@ def network(folder: Path, names: Sequence[str]) -> Iterator[Network]:
             if name != "desk":
                 private = folder / "private"
                 private.mkdir(exist_ok=True)
-                machines.append(Machine(name, namespace, address, folder, private))
-        yield Network(machines, f"{tag}0", folder)
+                machines.append(Machine(name, namespace, address, folder, private, template))
+        with _sitting_in(f"{tag}0") as desk:
+            yield Network(machines, desk, folder)
     finally:
         for machine in machines:
             machine.kill()
         for namespace in made:
-            subprocess.run(["ip", "netns", "del", namespace], check=False)
-            shutil.rmtree(f"/etc/netns/{namespace}", ignore_errors=True)
+            _remove(namespace)
+
+
+@contextmanager
+def _sitting_in(namespace: str) -> Iterator[int]:
+    """A process that holds a namespace, and the files that are its own, open."""
+    words = [*END_WITH_US, "ip", "netns", "exec", namespace, "sh", "-c", "echo ready; exec cat"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+
+
+def _remove_what_was_left_behind() -> None:
+    """End the machines of tests that were killed."""
+    for name in shell("ip netns list | cut -d ' ' -f 1").split():
+        match = NAMES.fullmatch(name)
+        if match and not psutil.pid_exists(int(match[1])):
+            _kill_all(name)
+            _remove(name)
+
+
+def _kill_all(namespace: str) -> None:
+    for pid in shell(f"ip netns pids {namespace}").split():
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _remove(namespace: str) -> None:
+    subprocess.run(["ip", "netns", "del", namespace], check=False)
+    shutil.rmtree(f"/etc/netns/{namespace}", ignore_errors=True)
 
 
 def wait_for_ssh(net: Network) -> None:
@@ -198,6 +234,7 @@ def training(
     finally:
         process.kill()
         process.wait()
+        print((net.folder / "output").read_text())  # Shown if the test fails.
 
 
 def end_of(net: Network, process: subprocess.Popen[str], seconds: float = 120.0) -> str:

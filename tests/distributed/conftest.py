@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Template
 from machines import Network, network, wait_for_ssh
 
 
@@ -40,8 +41,10 @@ if "FAULT" in os.environ and "RANK" in os.environ:
 
 
 @pytest.fixture
-def net(tmp_path: Path) -> Iterator[Network]:
-    with network(tmp_path, ["hostA", "hostB"]) as built:
+def net(tmp_path: Path, template: Template) -> Iterator[Network]:
+    """Two machines that answer, and a desk."""
+    template.start()
+    with network(tmp_path, ["hostA", "hostB"], template.place) as built:
         for machine in built.machines:
             machine.start()
         wait_for_ssh(built)
