@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from forked import ENTER
+from support import PATIENCE
 
 SUBNET = "10.77.0"
 NAMES = re.compile(r"dg(\d+)(sw|\d+)")  # Of namespaces: whose they are, and which.
@@ -237,9 +238,9 @@ def training(
         print((net.folder / "output").read_text())  # Shown if the test fails.
 
 
-def end_of(net: Network, process: subprocess.Popen[str], seconds: float = 120.0) -> str:
+def end_of(net: Network, process: subprocess.Popen[str]) -> str:
     """Wait for a run to end and return all it said."""
-    process.wait(timeout=seconds)
+    process.wait(timeout=PATIENCE)
     return (net.folder / "output").read_text()
 
 

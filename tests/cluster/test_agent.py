@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+import forked
 from dragoman.cluster.agent import STARTING_SECONDS, Agent, Orders
 from dragoman.cluster.board import Board, Failure
 from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
-from support import wait_until
+from support import PATIENCE, wait_until
 
 SILENT = 8.1  # Seconds; more than an agent's patience with the timeout below.
 
@@ -130,7 +131,7 @@ def agent_process(store: TCPStore, folder: Path, **changes: Any) -> Iterator[sub
         variables={},
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", AGENT],
+        [sys.executable, *forked.OPTION, "-c", AGENT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -161,14 +162,14 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
         other = make_handler(backend, store, "run", "0", (2, 2), 60.0)
         assert other.next_rendezvous().rank == 0
         other._stop_heartbeats()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE) == 0
         assert process.stderr
         assert "a machine was lost before the workers started" in process.stderr.read()
 
 
 def test_an_agent_has_stopped_its_thread_when_it_ends(store: Any, tmp_path: Path) -> None:
     with agent_process(store, tmp_path, max_machines=1) as process:
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE) == 0
         assert process.stdout
         assert "RendezvousKeepAlive" not in process.stdout.read()
 
@@ -180,7 +181,7 @@ def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
         wait_until(lambda: any(tmp_path.glob("dragoman-agent-*/heartbeats")))
         assert process.stdin
         process.stdin.close()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert process.wait(timeout=PATIENCE) == -signal.SIGKILL
         process.stdin = None
     assert not list(tmp_path.iterdir())
 
@@ -195,7 +196,7 @@ def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
         wait_until(lambda: state.get_state() is not None)
         if others_met:
             board.note_rendezvous()
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=PATIENCE) == 1
     over = board.given_up()
     assert (over is None) == others_met
     told = board.failures()[0] if over is None else over

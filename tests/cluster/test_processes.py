@@ -18,7 +18,7 @@ from dragoman.child_process import AGENT_VARIABLE
 from dragoman.cluster.board import ADDRESS_VARIABLE, describe_error
 from dragoman.cluster.processes import check_reachable, refuse_namesakes
 from dragoman.errors import Unreachable, UserError
-from support import wait_until
+from support import PATIENCE, wait_until
 
 
 @pytest.mark.parametrize(("agent", "code"), [("", 0), ("own", 0), ("1", 1)])
@@ -54,7 +54,7 @@ join_workers(DistributedSettings())
     wait_until(started.exists)
     parent.kill()
     parent.wait()
-    _, left = psutil.wait_procs([worker], timeout=20)
+    _, left = psutil.wait_procs([worker], timeout=PATIENCE)
     for process in left:
         process.kill()
     assert not left

@@ -320,7 +320,7 @@ def test_bad_input_is_one_clear_line(
 ) -> None:
     damage(small_text)
     config = small_text / "config.toml"
-    result = run_dragoman("prepare", config, "--processes", "1", *overrides, timeout=60)
+    result = run_dragoman("prepare", config, "--processes", "1", *overrides)
     assert result.returncode == 2, result.stderr
     errors = [text for text in result.stderr.splitlines() if text.startswith("dragoman: ")]
     assert len(errors) == 1, result.stderr

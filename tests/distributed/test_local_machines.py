@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from launched import LONG
 from machines import Machine, network, wait_for_ssh
-from support import SMALL, has_step, metrics, wait_until
+from support import PATIENCE, SMALL, has_step, metrics, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -63,11 +63,11 @@ def test_lost_machine_joins_again_and_all_end_alike(tmp_path: Path, prepared: Pa
             alone = metrics(run, "lost")[0]["step"]
             wait_until(lambda: metrics(run, "train")[-1]["step"] > alone + 20)
             victim.start()
-            wait_until(lambda: bool(metrics(run, "joined")), seconds=90)
+            wait_until(lambda: bool(metrics(run, "joined")))
             together = metrics(run, "joined")[0]["step"]
             wait_until(lambda: has_step(run_on(victim), together + 20))
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 4, (folder / "output").read_text()
+            assert process.wait(timeout=PATIENCE) == 4, (folder / "output").read_text()
             assert common_tensors(run) == common_tensors(run_on(victim))
             last = metrics(run, "restart")[-1]
             assert sorted(last["hosts"]) == ["hostA", "hostB"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launched import LONG, has_restarted, train, training, worker_processes
-from support import assert_same_end, has_step, metrics, wait_until
+from support import PATIENCE, assert_same_end, has_step, metrics, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def test_three_kills_end_like_the_undisturbed_run(prepared: Path) -> None:
             wait_until(partial(has_step, run, step))
             worker_processes(process)[victim].kill()
             wait_until(partial(has_restarted, run, count))
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
     assert_same_end(prepared / "whole", run)
     restarts = metrics(run, "restart")
@@ -69,7 +69,7 @@ def test_nan_in_one_worker_makes_all_skip_together(prepared: Path, fault_folder:
     fault = {"FAULT": "1,9,nan", "PYTHONPATH": str(fault_folder)}
     settings = [*LONG, "training.max_skipped_steps=3"]
     with training(prepared, *settings, environment=fault) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "no finite gradient in 3 steps in a row, up to step 11" in errors
     skipped = {line["step"] for line in metrics(prepared / "run", "train") if "skipped" in line}
@@ -87,7 +87,7 @@ def test_local_steps_resume_and_restart_exactly(
     train(prepared, "run", 2, *local, "training.steps=12")
     fault = {"FAULT": "1,15,exception", "PYTHONPATH": str(fault_folder)}
     with training(prepared, *local, "distributed.max_restarts=0", environment=fault) as process:
-        assert process.wait(timeout=120) == 1
+        assert process.wait(timeout=PATIENCE) == 1
     train(prepared, "run", 2, *local)
     assert_same_end(prepared / "run", prepared / "whole")
 

@@ -13,7 +13,16 @@ from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from launched import LONG
 from machines import Network, end_of, run_on, training, wait_for_ssh
-from support import SMALL, final_tensors, has_step, metrics, number_pairs, wait_until, write_lines
+from support import (
+    PATIENCE,
+    SMALL,
+    final_tensors,
+    has_step,
+    metrics,
+    number_pairs,
+    wait_until,
+    write_lines,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -29,7 +38,7 @@ def test_launched_from_a_machine_that_takes_part(net: Network, prepared: Path) -
         env=net.environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert result.returncode == 0, result.stderr
     assert "2 cpu workers on hostA, hostB" in result.stderr
@@ -48,7 +57,7 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
             survivor, victim = first, second
             run = run_on(net, survivor)
         victim.kill()
-        wait_until(lambda: bool(metrics(run, "restart")), seconds=60)
+        wait_until(lambda: bool(metrics(run, "restart")))
         (restart,) = metrics(run, "restart")
         assert restart["hosts"] == [survivor.name]
         assert (restart["lost"], restart["joined"]) == ([victim.name], [])
@@ -60,7 +69,7 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         slots = {line["slots"] for line in metrics(run, "train")}
         assert slots == {512}, "the same global batch"
         victim.start()
-        wait_until(lambda: bool(metrics(run, "joined")), seconds=90)
+        wait_until(lambda: bool(metrics(run, "joined")))
         (joined,) = metrics(run, "joined")
         assert joined["host"] == victim.name
         last = metrics(run, "restart")[-1]
@@ -99,7 +108,7 @@ def test_machine_that_all_wait_for_joins_in_time(net: Network, prepared: Path) -
         wait_until(lambda: has_step(run, 10))
         second.kill()
         second.start()
-        wait_until(lambda: bool(metrics(run, "restart")) or process.poll() is not None, 120)
+        wait_until(lambda: bool(metrics(run, "restart")) or process.poll() is not None)
         assert process.poll() is None, end_of(net, process)
         assert sorted(metrics(run, "restart")[0]["hosts"]) == ["hostA", "hostB"]
 
@@ -161,7 +170,7 @@ def test_machine_joins_again_when_its_link_is_mended(net: Network, prepared: Pat
         second.cut()
         wait_until(lambda: bool(metrics(run, "lost")))
         second.mend()
-        wait_until(lambda: bool(metrics(run, "joined")) or process.poll() is not None, 120)
+        wait_until(lambda: bool(metrics(run, "joined")) or process.poll() is not None)
         assert process.poll() is None, end_of(net, process)
         together = metrics(run, "joined")[-1]["step"]
         wait_until(lambda: has_step(run_on(net, second), together + 20))

@@ -105,7 +105,7 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
         for machine in net.machines:
             machine.limit(rate)
         with training(net, demo_config, *settings) as process:
-            output = end_of(net, process, 180)
+            output = end_of(net, process)
         assert process.returncode == 0, output
         run = run_on(net, net.machines[1])
         # Every machine's samples are in every copy of the run folder.
