@@ -15,22 +15,14 @@ import pytest
 from forked import Template, forking
 from support import SMALL, number_pairs, write_lines
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 
 @pytest.fixture(scope="session", autouse=True)
-def template() -> Iterator[Template]:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
     """Start processes of Dragoman in a moment; the first of them takes a few seconds."""
+    # What they leave behind when they are killed lies with all else that tests write.
+    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
     with forking() as started:
         yield started
-
-
-@pytest.fixture
-def europarl() -> Path:
-    folder = SHARED_DATA / "europarl"
-    if not folder.is_dir():
-        pytest.skip(f"the europarl corpus is not at {folder}")
-    return folder
 
 
 @pytest.fixture
@@ -83,10 +75,21 @@ steps = 20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: most mistakes show within a minute. Then the demo, the longest file."""
+    """Fast tests first: most mistakes show within a minute. Then the longest of the others."""
+    longest = ("end_to_end", "distributed")
+    ranks = {folder: rank for rank, folder in enumerate(longest)}
     items.sort(
         key=lambda item: (
             item.get_closest_marker("slow") is not None,
-            "end_to_end" not in item.path.parts,
+            min(ranks.get(part, len(ranks)) for part in item.path.parts),
         )
     )
+    for item in items:
+        if isinstance(item, pytest.Function) and _shares_a_fixture(item):
+            # So that one process runs them all, and makes it once.
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+def _shares_a_fixture(item: pytest.Function) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(one.scope == "module" for several in definitions for one in several)

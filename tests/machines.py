@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ import psutil
 import pytest
 
 from forked import ENTER
-from support import PATIENCE
+from support import PATIENCE, wait_until
 
 SUBNET = "10.77.0"
 NAMES = re.compile(r"dg(\d+)(sw|\d+)")  # Of namespaces: whose they are, and which.
 END_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
-SHELL = Path(__file__).with_name("machine_shell.py")
+GUEST = Path(__file__).with_name("guest.py")
 
 
 def shell(command: str) -> str:
@@ -50,8 +49,8 @@ class Machine:
         config.write_text(
             f"ListenAddress {self.address}\nHostKey {self.folder}/host_key\n"
             f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
-            "PidFile none\nPermitRootLogin yes\nAcceptEnv *\n"
-            + (f"ForceCommand {sys.executable} -S {SHELL} {self.template}" * bool(self.template))
+            f"PidFile none\nPermitRootLogin yes\nAcceptEnv *\nSetEnv TMPDIR={self.private}\n"
+            + (f"ForceCommand {sys.executable} -S {GUEST} {self.template}" * bool(self.template))
         )
         steps = [
             f"hostname {self.name}",
@@ -201,19 +200,24 @@ def _remove(namespace: str) -> None:
     shutil.rmtree(f"/etc/netns/{namespace}", ignore_errors=True)
 
 
+def start_all(net: Network) -> None:
+    """Start every machine, and wait until all answer."""
+    for machine in net.machines:
+        machine.start()
+    wait_for_ssh(net)
+
+
 def wait_for_ssh(net: Network) -> None:
     """Wait until every machine answers."""
     for machine in net.machines:
-        for _ in range(100):
-            if not subprocess.run(
-                net.command("ssh", machine.name, "true"),
-                env=net.environment(),
-                capture_output=True,
-            ).returncode:
-                break
-            time.sleep(0.1)
-        else:
-            raise AssertionError(f"{machine.name} does not answer")
+        command = net.command("ssh", machine.name, "true")
+        wait_until(
+            lambda command=command: (
+                not subprocess.run(  # type: ignore[misc]
+                    command, env=net.environment(), capture_output=True
+                ).returncode
+            )
+        )
 
 
 @contextmanager

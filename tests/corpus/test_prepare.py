@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dragoman.config_file import load_config
+from dragoman.corpus.demo import write_demo
 from dragoman.corpus.prepare import BUILDING, prepare
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
@@ -401,18 +402,18 @@ def test_only_one_preparation_at_a_time(small_text: Path) -> None:
     assert "another process is busy preparing it" in result.stderr
 
 
-@pytest.mark.slow
-def test_europarl_survives_the_round_trip_and_fills_rows(europarl: Path, tmp_path: Path) -> None:
+def test_real_sentences_survive_the_round_trip_and_fill_rows(tmp_path: Path) -> None:
     import unicodedata
 
+    write_demo(tmp_path)
     config = tmp_path / "config.toml"
     config.write_text(
-        f"""[corpus]
+        """[corpus]
 folder = "prepared"
-train = [{{ source = "{europarl}/val.en.gz", target = "{europarl}/val.de.gz" }}]
-validation.test = {{ source = "{europarl}/test.en.gz", target = "{europarl}/test.de.gz" }}
+train = [{ source = "train.en", target = "train.de" }]
+validation.test = { source = "test.en", target = "test.de" }
 [vocabulary]
-size = 4_000
+size = 2_000
 """
     )
     corpus = prepared(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forked import Template
-from machines import Network, network, wait_for_ssh
+from machines import Network, network, start_all
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,5 @@ def net(tmp_path: Path, template: Template) -> Iterator[Network]:
     """Two machines that answer, and a desk."""
     template.start()
     with network(tmp_path, ["hostA", "hostB"], template.place) as built:
-        for machine in built.machines:
-            machine.start()
-        wait_for_ssh(built)
+        start_all(built)
         yield built

@@ -12,7 +12,7 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from launched import LONG
-from machines import Network, end_of, run_on, training, wait_for_ssh
+from machines import Network, end_of, network, run_on, start_all, training, wait_for_ssh
 from support import (
     PATIENCE,
     SMALL,
@@ -27,22 +27,24 @@ from support import (
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 
-def test_launched_from_a_machine_that_takes_part(net: Network, prepared: Path) -> None:
-    first, second = net.machines
-    run = net.folder / "private" / "run"
-    options = ["--run", str(run), "--hosts", "hostA,hostB", *SMALL]
-    result = subprocess.run(
-        first.command(
-            sys.executable, "-m", "dragoman", "train", prepared / "config.toml", *options
-        ),
-        env=net.environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "2 cpu workers on hostA, hostB" in result.stderr
-    assert has_step(run_on(net, second), 24)
+def test_launched_from_a_machine_that_takes_part(tmp_path: Path, prepared: Path) -> None:
+    """Here every process starts as a user's does: `env` is nothing that would be forked."""
+    with network(tmp_path, ["hostA", "hostB"]) as net:
+        start_all(net)
+        first, second = net.machines
+        run = net.folder / "private" / "run"
+        options = ["--run", str(run), "--hosts", "hostA,hostB", *SMALL]
+        command = ["env", sys.executable, "-m", "dragoman", "train", str(prepared / "config.toml")]
+        result = subprocess.run(
+            first.command(*command, *options),
+            env=net.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert result.returncode == 0, result.stderr
+        assert "2 cpu workers on hostA, hostB" in result.stderr
+        assert has_step(run_on(net, second), 24)
 
 
 def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared: Path) -> None:
