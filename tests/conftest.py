@@ -17,11 +17,14 @@ from support import SMALL, number_pairs, write_lines
 
 
 @pytest.fixture(scope="session", autouse=True)
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
+def template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Template]:
     """Start processes of Dragoman in a moment; the first of them takes a few seconds."""
     # What they leave behind when they are killed lies with all else that tests write.
     os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
     with forking() as started:
+        started.is_for_slow_tests_only = request.config.option.markexpr == "not slow"
         yield started
 
 

@@ -60,10 +60,12 @@ class Template:
 
     def __init__(self, folder: Path) -> None:
         self.place = folder / "template"  # Where processes ask that this one does not start.
+        self.is_for_slow_tests_only = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Be ready for requests from anywhere."""
+        assert not self.is_for_slow_tests_only, "a test that starts processes must be marked slow"
         if self._process:
             return
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -11,6 +11,8 @@ import psutil
 
 from support import SMALL, dragoman_command, metrics, run_dragoman
 
+# Workers find sitecustomize.py there.
+PACED = {"PYTHONPATH": str(Path(__file__).with_name("in_workers"))}
 LONG = ["training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
 
 
@@ -31,7 +33,7 @@ def training(
         + ["--workers", "2", *SMALL, *overrides],
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | (environment or {}),
+        env=os.environ | PACED | (environment or {}),
     )
     try:
         yield process

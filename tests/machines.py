@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,16 +40,19 @@ class Machine:
     folder: Path  # Keys and configuration of ssh.
     private: Path  # A folder that no other machine sees.
     template: Path | None = None  # Where agents are forked from.
+    variables: Mapping[str, str] = field(default_factory=dict)  # Of all that runs there.
     mounts: list[str] = field(default_factory=list)
     server: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the ssh server, as if the machine had just booted."""
         config = self.folder / f"sshd-{self.name}"
+        variables = {"TMPDIR": self.private, **self.variables}
         config.write_text(
             f"ListenAddress {self.address}\nHostKey {self.folder}/host_key\n"
             f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
-            f"PidFile none\nPermitRootLogin yes\nAcceptEnv *\nSetEnv TMPDIR={self.private}\n"
+            "PidFile none\nPermitRootLogin yes\nAcceptEnv *\n"
+            f"SetEnv {' '.join(f'{name}={value}' for name, value in variables.items())}\n"
             + (f"ForceCommand {sys.executable} -S {GUEST} {self.template}" * bool(self.template))
         )
         steps = [
@@ -136,7 +139,12 @@ class Network:
 
 
 @contextmanager
-def network(folder: Path, names: Sequence[str], template: Path | None = None) -> Iterator[Network]:
+def network(
+    folder: Path,
+    names: Sequence[str],
+    template: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Network]:
     """Build machines and tear them down."""
     needed = [tool for tool in ("ip", "tc", "unshare", "ssh-keygen") if not shutil.which(tool)]
     if needed or os.getuid() or not Path("/usr/sbin/sshd").exists():
@@ -158,7 +166,9 @@ def network(folder: Path, names: Sequence[str], template: Path | None = None) ->
             if name != "desk":
                 private = folder / "private"
                 private.mkdir(exist_ok=True)
-                machines.append(Machine(name, namespace, address, folder, private, template))
+                machines.append(
+                    Machine(name, namespace, address, folder, private, template, variables or {})
+                )
         with _sitting_in(f"{tag}0") as desk:
             yield Network(machines, desk, folder)
     finally:

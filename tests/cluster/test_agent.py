@@ -153,6 +153,7 @@ def store() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
+@pytest.mark.slow
 def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
     store: Any, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
         assert "a machine was lost before the workers started" in process.stderr.read()
 
 
+@pytest.mark.slow
 def test_an_agent_has_stopped_its_thread_when_it_ends(store: Any, tmp_path: Path) -> None:
     with agent_process(store, tmp_path, max_machines=1) as process:
         assert process.wait(timeout=PATIENCE) == 0
@@ -174,6 +176,7 @@ def test_an_agent_has_stopped_its_thread_when_it_ends(store: Any, tmp_path: Path
         assert "RendezvousKeepAlive" not in process.stdout.read()
 
 
+@pytest.mark.slow
 def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
     store: Any, tmp_path: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others_met", [False, True])
 def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     store: Any, tmp_path: Path, others_met: bool

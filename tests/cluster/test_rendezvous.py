@@ -34,6 +34,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", ["30", "-30"])
 def test_machines_whose_clocks_differ_meet_and_notice_who_is_gone(lead: str) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

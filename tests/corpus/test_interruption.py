@@ -6,8 +6,11 @@ import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 
 from support import PATIENCE, dragoman_command, number_pairs, wait_until, write_lines
+
+pytestmark = pytest.mark.slow
 
 # Worker processes that come to life slowly, so that what happens meanwhile is certain to happen.
 SLOW_WORKERS = """\

@@ -181,6 +181,7 @@ def test_numbers_in_pictures_are_left_whole() -> None:
     assert not re.search(r' d="[^"]*\.\d\d', svg)
 
 
+@pytest.mark.slow
 def test_the_report_waits_for_its_heavy_imports() -> None:
     modules = "dragoman.report.render, dragoman.report.compare, dragoman.report.whatif_command"
     heavy = "{'matplotlib', 'jinja2', 'torch'}"
