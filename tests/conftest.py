@@ -77,6 +77,7 @@ steps = 20
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks for groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first: most mistakes show within a minute. Then the longest of the others."""
     longest = ("end_to_end", "distributed")
