@@ -28,6 +28,14 @@ def template(
         yield started
 
 
+@pytest.fixture(scope="session", autouse=True)
+def brief_calibration() -> None:
+    """Do not look for this machine's peak in every training of a few steps."""
+    from dragoman.training import calibration
+
+    calibration.MATRIX_SIZES["cpu"] = 64
+
+
 @pytest.fixture
 def small_text(tmp_path: Path) -> Path:
     """A folder with train, validation and test text and a config for it."""

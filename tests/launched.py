@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ def train(
     folder: Path, name: str, workers: int, *overrides: str
 ) -> subprocess.CompletedProcess[str]:
     target = ("--run", folder / name, "--workers", str(workers))
-    return run_dragoman("train", folder / "config.toml", *target, *SMALL, *overrides)
+    words = *target, *SMALL, *overrides
+    return run_dragoman("train", folder / "config.toml", *words, env=os.environ | PACED)
 
 
 @contextmanager
@@ -44,12 +45,12 @@ def training(
 
 def worker_processes(launcher: subprocess.Popen[Any]) -> list[psutil.Process]:
     """The workers, by rank on this machine."""
-    found = [
-        process
-        for process in psutil.Process(launcher.pid).children(recursive=True)
-        if "train" in process.cmdline() and "LOCAL_RANK" in process.environ()
-    ]
-    return sorted(found, key=lambda process: int(process.environ()["LOCAL_RANK"]))
+    found = {}
+    for process in psutil.Process(launcher.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # Some end while we look.
+            if "train" in process.cmdline() and "LOCAL_RANK" in process.environ():
+                found[int(process.environ()["LOCAL_RANK"])] = process
+    return [found[rank] for rank in sorted(found)]
 
 
 def has_restarted(run: Path, count: int) -> bool:

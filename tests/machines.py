@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from forked import ENTER
-from support import PATIENCE, wait_until
+from support import PATIENCE, has_step, metrics, wait_until
 
 SUBNET = "10.77.0"
 NAMES = re.compile(r"dg(\d+)(sw|\d+)")  # Of namespaces: whose they are, and which.
@@ -79,12 +79,13 @@ class Machine:
 
     def workers(self) -> list[psutil.Process]:
         """The workers of a run on this machine."""
-        pids = map(int, shell(f"ip netns pids {self.namespace}").split())
-        return [
-            process
-            for process in map(psutil.Process, pids)
-            if "train" in process.cmdline() and "LOCAL_RANK" in process.environ()
-        ]
+        found = []
+        for pid in shell(f"ip netns pids {self.namespace}").split():
+            with suppress(psutil.NoSuchProcess):  # Some end while we look.
+                process = psutil.Process(int(pid))
+                if "train" in process.cmdline() and "LOCAL_RANK" in process.environ():
+                    found.append(process)
+        return found
 
     def cut(self) -> None:
         """Pull the network cable."""
@@ -256,6 +257,20 @@ def end_of(net: Network, process: subprocess.Popen[str]) -> str:
     """Wait for a run to end and return all it said."""
     process.wait(timeout=PATIENCE)
     return (net.folder / "output").read_text()
+
+
+def wait_for_all(net: Network, run: Path, steps: int) -> None:
+    """Wait until all machines are in the run, one of which may have begun alone, and step."""
+    wait_until(lambda: _hosts_now(run) == {machine.name for machine in net.machines})
+    begun = (metrics(run, "start") + metrics(run, "restart"))[-1]["step"]
+    wait_until(lambda: has_step(run, begun + steps))
+
+
+def _hosts_now(run: Path) -> set[str]:
+    if not (run / "metrics.jsonl").exists():
+        return set()
+    begun = metrics(run, "start") + metrics(run, "restart")
+    return set(begun[-1]["hosts"]) if begun else set()
 
 
 def run_on(net: Network, machine: Machine) -> Path:

@@ -83,8 +83,8 @@ SMALL = [
 
 def metrics(run: Path, kind: str) -> list[dict[str, Any]]:
     """All lines of one kind in a run's metrics."""
-    with open(run / "metrics.jsonl") as lines:
-        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+    whole = (run / "metrics.jsonl").read_text().split("\n")[:-1]  # The last may be half written.
+    return [line for line in map(json.loads, whole) if line["kind"] == kind]
 
 
 def final_tensors(run: Path) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from launched import LONG
-from machines import Network, end_of, run_on, training
+from machines import Network, end_of, run_on, training, wait_for_all
 from support import SMALL, has_step, metrics, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -38,14 +38,14 @@ def test_lost_machine_joins_again_and_all_end_alike(net: Network, prepared: Path
     survivor, victim = net.machines
     with training(net, prepared / "config.toml", *SETTINGS) as process:
         run = run_on(net, survivor)
-        wait_until(lambda: has_step(run, 20))
+        wait_for_all(net, run, 20)
         victim.kill()
         wait_until(lambda: bool(metrics(run, "lost")))
-        alone = metrics(run, "lost")[0]["step"]
+        alone = metrics(run, "lost")[-1]["step"]
         wait_until(lambda: metrics(run, "train")[-1]["step"] > alone + 20)
         victim.start()
-        wait_until(lambda: bool(metrics(run, "joined")))
-        together = metrics(run, "joined")[0]["step"]
+        wait_until(lambda: metrics(run, "restart")[-1]["joined"] == [victim.name])
+        together = metrics(run, "joined")[-1]["step"]
         wait_until(lambda: has_step(run_on(net, victim), together + 20))
         process.send_signal(signal.SIGINT)
         output = end_of(net, process)

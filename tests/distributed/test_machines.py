@@ -12,7 +12,16 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from launched import LONG
-from machines import Network, end_of, network, run_on, start_all, training, wait_for_ssh
+from machines import (
+    Network,
+    end_of,
+    network,
+    run_on,
+    start_all,
+    training,
+    wait_for_all,
+    wait_for_ssh,
+)
 from support import (
     PATIENCE,
     SMALL,
@@ -53,14 +62,15 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
     with training(net, prepared / "config.toml", *settings) as process:
         survivor, victim = second, first  # hostA, worker 0's machine, will be lost.
         run = run_on(net, survivor)
-        wait_until(lambda: has_step(run, 30))
-        before = metrics(run, "start")[0]["hosts"]
+        wait_for_all(net, run, 30)
+        earlier = metrics(run, "restart")
+        before = (metrics(run, "start") + earlier)[-1]["hosts"]
         if before[0] == "hostB":
             survivor, victim = first, second
             run = run_on(net, survivor)
         victim.kill()
-        wait_until(lambda: bool(metrics(run, "restart")))
-        (restart,) = metrics(run, "restart")
+        wait_until(lambda: len(metrics(run, "restart")) > len(earlier))
+        (restart,) = metrics(run, "restart")[len(earlier) :]
         assert restart["hosts"] == [survivor.name]
         assert (restart["lost"], restart["joined"]) == ([victim.name], [])
         assert f"{victim.name} was lost" in restart["reason"]
@@ -71,9 +81,8 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         slots = {line["slots"] for line in metrics(run, "train")}
         assert slots == {512}, "the same global batch"
         victim.start()
-        wait_until(lambda: bool(metrics(run, "joined")))
-        (joined,) = metrics(run, "joined")
-        assert joined["host"] == victim.name
+        wait_until(lambda: metrics(run, "restart")[-1]["joined"] == [victim.name])
+        assert metrics(run, "joined")[-1]["host"] == victim.name
         last = metrics(run, "restart")[-1]
         assert (last["lost"], last["joined"]) == ([], [victim.name])
         assert last["reason"] == f"{victim.name} joined"
@@ -168,15 +177,16 @@ def test_machine_joins_again_when_its_link_is_mended(net: Network, prepared: Pat
     settings += ["distributed.max_restarts=1"]
     with training(net, prepared / "config.toml", *settings) as process:
         run = run_on(net, first)
-        wait_until(lambda: has_step(run, 10))
+        wait_for_all(net, run, 10)
+        earlier = len(metrics(run, "restart"))
         second.cut()
-        wait_until(lambda: bool(metrics(run, "lost")))
+        wait_until(lambda: len(metrics(run, "restart")) > earlier)
         second.mend()
-        wait_until(lambda: bool(metrics(run, "joined")) or process.poll() is not None)
+        wait_until(lambda: len(metrics(run, "restart")) > earlier + 1 or process.poll() is not None)
         assert process.poll() is None, end_of(net, process)
         together = metrics(run, "joined")[-1]["step"]
         wait_until(lambda: has_step(run_on(net, second), together + 20))
-        reasons = [line["reason"] for line in metrics(run, "restart")]
+        reasons = [line["reason"] for line in metrics(run, "restart")[earlier:]]
         process.send_signal(signal.SIGINT)
         output = end_of(net, process)
     assert process.returncode == 4, output

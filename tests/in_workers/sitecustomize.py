@@ -1,7 +1,8 @@
 """Imported by every worker of the tests' launched runs, because their PYTHONPATH says so.
 
 Steps take a while but no core: tests wait for machines that are lost and found, and what trains
-meanwhile would only slow that down. The variable FAULT (worker, step, kind) makes a worker fail.
+meanwhile would only slow that down. Little is measured before the first step. The variable FAULT
+(worker, step, kind) makes a worker fail.
 """
 
 import os
@@ -12,8 +13,11 @@ from typing import Any
 SECONDS_OF_REST = 0.02
 
 if "RANK" in os.environ:
+    from dragoman.training import calibration, trainer
     from dragoman.training.step import PlainStep
 
+    calibration.MATRIX_SIZES["cpu"] = 64
+    trainer.SECONDS_PER_LINK = 0.01
     fault_rank, fault_step, fault = os.environ.get("FAULT", "-1,0,none").split(",")
     queue_step = PlainStep.queue
 
