@@ -20,8 +20,8 @@ def train(
     folder: Path, name: str, workers: int, *overrides: str
 ) -> subprocess.CompletedProcess[str]:
     target = ("--run", folder / name, "--workers", str(workers))
-    words = *target, *SMALL, *overrides
-    return run_dragoman("train", folder / "config.toml", *words, env=os.environ | PACED)
+    words: list[str | Path] = ["train", folder / "config.toml", *target, *SMALL, *overrides]
+    return run_dragoman(*words, env=os.environ | PACED)
 
 
 @contextmanager
