@@ -8,6 +8,8 @@ import sys
 AGENT_VARIABLE = "DRAGOMAN_AGENT"  # The process that started this worker.
 PARENT = os.getppid()  # At the start, before anything slow is imported.
 _PR_SET_PDEATHSIG = 1
+# torch reads it when it is imported. Causes are told by Dragoman; its chatter would bury them.
+QUIET_VARIABLE, QUIET = "TORCH_CPP_LOG_LEVEL", "ERROR"
 
 
 def die_with_parent(parent: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
-from dragoman.child_process import die_with_agent
+from dragoman.child_process import QUIET, QUIET_VARIABLE, die_with_agent
 from dragoman.cluster.world import told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
@@ -31,6 +31,7 @@ PROCESSES_PER_CORE = 4  # More than one is no faster; many more take all memory.
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with one of EXIT_CODES."""
     die_with_agent()
+    os.environ.setdefault(QUIET_VARIABLE, QUIET)
     open_closed_streams()
     protect_console()
     parsed = parse(arguments)

@@ -175,7 +175,7 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
     with agent_process(store, tmp_path) as process:
         # Another machine, the first by its name, meets this one and says nothing after that.
         backend = SignedRendezvous(store, "run", bytes.fromhex("00"))
-        other = make_handler(backend, store, "run", "0", (2, 2), 60.0)
+        other = make_handler(backend, store, "run", "0", (2, 2), PATIENCE)
         assert other.next_rendezvous().rank == 0
         other._stop_heartbeats()
         assert process.wait(timeout=PATIENCE) == 0

@@ -19,11 +19,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-# Before torch reads it: an agent can join a running job only if the job does not share its store.
-os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-# Causes are told by Dragoman; the engine's own chatter would bury them.
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-
 from torch.distributed import DistError, DistStoreError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -52,6 +47,13 @@ from dragoman.cluster.control_store import (
     STORE_VARIABLE,
     ControlStore,
     connect,
+)
+from dragoman.cluster.engine import (
+    join_running_jobs,
+    restarts_left,
+    set_restarts_left,
+    stop_heartbeats,
+    worker_process,
 )
 from dragoman.cluster.failures import Failure, describe_error, failure_here, first_cause
 from dragoman.cluster.network import Route, route_to_others
@@ -153,12 +155,13 @@ class Agent(LocalElasticAgent):
                 return RunResult(state=WorkerState.SUCCEEDED, return_values=done)
             self._report(result)
             if self._is_join(worker_group):
-                self._remaining_restarts += 1  # The engine counts it, though it is no fault.
-            elif self._remaining_restarts == 0 or self._control.is_asked_to_stop():
+                # The engine counts it, though it is no fault.
+                set_restarts_left(self, restarts_left(self) + 1)
+            elif restarts_left(self) == 0 or self._control.is_asked_to_stop():
                 # After a stop, too: what was saved is saved, and more will not come of it.
                 self._control.give_up(self._cause())
         if self._control.given_up() is not None:
-            self._remaining_restarts = 0
+            set_restarts_left(self, 0)
             if result.state is WorkerState.HEALTHY:
                 return RunResult(state=WorkerState.FAILED, failures={})
         return result
@@ -186,11 +189,10 @@ class Agent(LocalElasticAgent):
             self._awake_since = now  # Hearts that stood still with this agent get time to beat.
         self._looked = now
         limit = PART_OF_TIMEOUT * self._orders.timeout_seconds
-        processes: Any = self._pcontext
         for worker in worker_group.workers:
             if worker.local_rank in self._killed:
                 continue
-            if processes.subprocess_handlers[worker.local_rank].proc.poll() is not None:
+            if worker_process(self, worker.local_rank).poll() is not None:
                 continue  # It has ended, and its heart with it; another may have its number by now.
             beat = self._last_beat(worker.local_rank)
             patience = limit if beat else limit + STARTING_SECONDS
@@ -233,6 +235,7 @@ class Agent(LocalElasticAgent):
 
 def main() -> None:
     """Run the workers of this machine until the run is over."""
+    join_running_jobs()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     protect_console()
     die_with_parent(PARENT)
@@ -289,8 +292,7 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
     except RendezvousError as error:
         reason, is_over = f"the machines could not meet: {error}", False
     finally:
-        # Its thread may be the last to let go of the handler, and cannot wait for its own end.
-        meetings._stop_heartbeats()
+        stop_heartbeats(meetings)
     if is_over:
         control.give_up(failure_here(reason))
     else:  # The others train, and the launcher brings this machine back to them.

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore
 
 from dragoman.cluster.failures import Failure, first_cause, read_failure
 from dragoman.cluster.signed_store import SignedStore

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-# Before torch reads it: the engine's chatter would bury what Dragoman says.
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+from torch.distributed import TCPStore
 
-from torch._C._distributed_c10d import TCPStore
-
+from dragoman.child_process import QUIET, QUIET_VARIABLE
 from dragoman.cluster.control_store import COMMAND_VARIABLE, STORE_TIMEOUT, ControlStore
 from dragoman.cluster.failures import Failure, first_cause
 from dragoman.cluster.hosts import SSH, Host, answers
@@ -247,7 +245,9 @@ class Launcher:
         python = [sys.executable, "-m", "dragoman.cluster.agent"]
         if host.name:
             words = " ".join(shlex.quote(word) for word in python)
-            command = [*SSH, host.name, f"cd {shlex.quote(str(Path.cwd()))} && exec {words}"]
+            quiet = f"{QUIET_VARIABLE}={QUIET}"
+            there = f"cd {shlex.quote(str(Path.cwd()))} && {quiet} exec {words}"
+            command = [*SSH, host.name, there]
         else:
             command = python
         several = len(self.hosts) > 1

@@ -12,9 +12,9 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousSettings,
     RendezvousTimeout,
-    _BackendRendezvousStateHolder,
-    _NodeDesc,
 )
+
+from dragoman.cluster.engine import NodeDescription, RendezvousStateHolder
 
 # How quickly a machine that is gone is noticed, and how long to wait for a last one to come.
 KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 3, 3
@@ -52,7 +52,7 @@ class SignedRendezvous(C10dRendezvousBackend):
         return state
 
 
-class HeardState(_BackendRendezvousStateHolder):
+class HeardState(RendezvousStateHolder):
     """The state, in which a machine is gone when its heartbeat has not changed for a while.
 
     The engine compares the time in a heartbeat with its own clock, and clocks differ.
@@ -60,7 +60,9 @@ class HeardState(_BackendRendezvousStateHolder):
 
     def __init__(self, backend: SignedRendezvous, settings: RendezvousSettings) -> None:
         super().__init__(backend, settings)
-        self._heard: dict[_NodeDesc, tuple[datetime, float]] = {}  # A heartbeat, and when it came.
+        self._heard: dict[
+            NodeDescription, tuple[datetime, float]
+        ] = {}  # A heartbeat, and when it came.
 
     def _sanitize(self) -> None:
         beats, now, clock = self._state.last_heartbeats, time.monotonic(), datetime.now(UTC)
@@ -100,6 +102,6 @@ def make_handler(
     )
     keep_alive = timedelta(seconds=KEEP_ALIVE_SECONDS)
     settings = RendezvousSettings(run_id, *machines, timeout, keep_alive, KEEP_ALIVE_ATTEMPTS)
-    node = _NodeDesc(address, os.getpid(), 0)
+    node = NodeDescription(address, os.getpid(), 0)
     holder = HeardState(backend, settings)
     return Meetings(node, settings, backend.name, store, holder)

@@ -12,8 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as distributed
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed import PrefixStore
 
 from dragoman.cluster.control_store import (
     HEARTBEAT_VARIABLE,
@@ -21,6 +20,7 @@ from dragoman.cluster.control_store import (
     ControlStore,
     launched_control_store,
 )
+from dragoman.cluster.engine import default_store
 from dragoman.cluster.failures import describe_error, is_echo, read_failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.world import World, read_world
@@ -159,7 +159,7 @@ def _is_told_in_a_line(error: BaseException) -> bool:
 
 def _leave_if_told(error: BaseException, world: World) -> None:
     """Under torchrun or Slurm: let one worker tell what many meet, and no echo have a traceback."""
-    store = PrefixStore("dragoman", _get_default_store())
+    store = PrefixStore("dragoman", default_store())
     if is_echo(error):
         with suppress(RuntimeError):
             if store.check(["told"]):
