@@ -1,10 +1,15 @@
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from dragoman.config import ScheduleSettings
-from dragoman.schedule import learning_rate, learning_rates
+from dragoman.config import SCHEDULE_NEEDS, ScheduleKind, ScheduleSettings
+from dragoman.schedule import SCHEDULES, learning_rate, learning_rates
+
+
+def test_every_schedule_that_can_be_asked_for_is_there() -> None:
+    assert tuple(SCHEDULES) == tuple(SCHEDULE_NEEDS) == get_args(ScheduleKind)
 
 
 def test_transformer_schedule_of_the_reference_runs() -> None:

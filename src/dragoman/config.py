@@ -25,6 +25,9 @@ Quantization = Literal[
     "int8_bfloat16",
 ]
 OptimizerKind = Literal["adam", "muon"]
+ScheduleKind = Literal[
+    "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"
+]
 
 
 def setting(
@@ -252,9 +255,7 @@ def moments_kept(kind: OptimizerKind, parameters: int, shape: ModelShape) -> int
 class ScheduleSettings:
     """The learning rate of each step."""
 
-    kind: Literal[
-        "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"
-    ] = setting(
+    kind: ScheduleKind = setting(
         "transformer",
         "transformer: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). The others "
         "rise linearly to `peak` over warmup_steps, then fall as the root of the step, as a "
@@ -267,6 +268,18 @@ class ScheduleSettings:
     final_fraction: float = setting(
         0.0, "Where cosine and warmup_stable_decay end, as part of the peak.", minimum=0, maximum=1
     )
+
+
+# The settings that each schedule reads.
+SCHEDULE_NEEDS: Mapping[ScheduleKind, frozenset[str]] = {
+    "transformer": frozenset({"scale", "warmup_steps"}),
+    "inverse_square_root": frozenset({"peak", "warmup_steps"}),
+    "cosine": frozenset({"peak", "warmup_steps", "final_fraction"}),
+    "constant": frozenset({"peak", "warmup_steps"}),
+    "warmup_stable_decay": frozenset({"peak", "warmup_steps", "decay_steps", "final_fraction"}),
+}
+# Those that end with the run, which then cannot be made longer.
+SCHEDULES_WITH_END: tuple[ScheduleKind, ...] = ("cosine", "warmup_stable_decay")
 
 
 @dataclass(frozen=True)
@@ -285,7 +298,7 @@ class TrainingSettings:
     )
     hours: float | None = setting(
         None,
-        "Stop after this much wall time, all lives of the run together.",
+        "Stop after this much wall time, all attempts of the run together.",
         minimum=0,
         may_change=True,
     )
@@ -493,7 +506,6 @@ class Config:
 
 
 # Their curve depends on training.steps, which a resumed run may therefore not change.
-SCHEDULES_WITH_END = ("cosine", "warmup_stable_decay")
 
 
 def has_end(training: TrainingSettings) -> bool:

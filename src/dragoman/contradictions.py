@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import fields
 
 from dragoman.config import (
+    SCHEDULE_NEEDS,
     SCHEDULES_WITH_END,
     SET_NAME,
     BatchSettings,
@@ -18,14 +19,6 @@ from dragoman.config import (
 )
 from dragoman.documents import LINE
 from dragoman.errors import UserError
-
-SCHEDULE_NEEDS = {
-    "transformer": {"scale", "warmup_steps"},
-    "inverse_square_root": {"peak", "warmup_steps"},
-    "cosine": {"peak", "warmup_steps", "final_fraction"},
-    "constant": {"peak", "warmup_steps"},
-    "warmup_stable_decay": {"peak", "warmup_steps", "decay_steps", "final_fraction"},
-}
 
 
 def contradictions(config: Config, given: Collection[str]) -> list[str]:

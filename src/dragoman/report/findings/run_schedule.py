@@ -8,7 +8,7 @@ import numpy as np
 
 from dragoman.config import PRESETS, SCHEDULES_WITH_END, ScheduleSettings
 from dragoman.report.evidence.series import Floats
-from dragoman.schedule import learning_rates
+from dragoman.schedule import SCHEDULES, Run, learning_rates
 from dragoman.thresholds import RATE_HAS_RUN_DOWN
 
 Stage = Literal["has no end", "is still to fall", "has run down"]
@@ -40,19 +40,8 @@ class RunSchedule:
     @property
     def formula(self) -> str:
         """The schedule as people write it."""
-        schedule = self.settings
-        peak, warmup = f"{schedule.peak:g}", f"{schedule.warmup_steps:,}"
-        rise = f"{peak}, reached linearly over {warmup} steps"
-        end = f"{schedule.final_fraction:g} of it" if schedule.final_fraction else "zero"
-        return {
-            "transformer": f"{schedule.scale:g} · {self.d_model}^-0.5 · "
-            f"min(step^-0.5, step · {warmup}^-1.5)",
-            "inverse_square_root": f"{rise}, then falling as {peak} · ({warmup} / step)^0.5",
-            "cosine": f"{rise}, then half a cosine down to {end} at step {self.total_steps or 0:,}",
-            "constant": f"{rise}, then held",
-            "warmup_stable_decay": f"{rise}, held, then falling linearly to {end} over the last "
-            f"{schedule.decay_steps:,} of {self.total_steps or 0:,} steps",
-        }[schedule.kind]
+        run = Run(self.settings, self.d_model, self.total_steps)
+        return SCHEDULES[self.settings.kind].formula(run)
 
     @property
     def has_end(self) -> bool:
