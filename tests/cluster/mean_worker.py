@@ -28,10 +28,8 @@ def main(rank: int, store: str, form: str) -> None:
     error = torch.zeros(SIZE) if form.startswith("int") else None
     means, total = [], torch.zeros(SIZE)
     for turn in range(ROUNDS):
-        under_way = exchange.start(vector_of(rank, turn), error)
-        mean = exchange.wait(under_way)
-        if under_way.new_error is not None:
-            error = under_way.new_error
+        mean, kept_back = exchange.start(vector_of(rank, turn), error).wait()
+        error = error if kept_back is None else kept_back
         total += mean
         means.append(mean.tolist())
     print(json.dumps({"first": means[0], "total": total.tolist()}))

@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from dragoman.cluster.local_steps import OuterSteps, cut_evenly, flat_weights, views_of
-from dragoman.cluster.mean_exchange import MeanUnderWay
 from dragoman.config import DistributedSettings
 
 
@@ -36,22 +36,31 @@ class Table:
         self.vectors: dict[int, Tensor] = {}
 
 
+@dataclass
+class Mean:
+    """A mean that is made when a worker waits for it."""
+
+    table: Table
+    worker: int
+    vector: Tensor
+
+    def wait(self) -> tuple[Tensor, None]:
+        self.table.vectors[self.worker] = self.vector
+        self.table.barrier.wait()
+        mean = (self.table.vectors[0] + self.table.vectors[1]) / 2
+        self.table.barrier.wait()
+        return mean, None
+
+
+@dataclass
 class Exchange:
-    """The means of one worker: made when it waits for them."""
+    """The means of one worker."""
 
-    def __init__(self, table: Table, worker: int) -> None:
-        self._table, self._worker = table, worker
+    table: Table
+    worker: int
 
-    def start(self, vector: Tensor, error: Tensor | None) -> MeanUnderWay:
-        return MeanUnderWay(vector.clone(), error, None)
-
-    def wait(self, under_way: MeanUnderWay) -> Tensor:
-        table = self._table
-        table.vectors[self._worker] = under_way.vector
-        table.barrier.wait()
-        mean = (table.vectors[0] + table.vectors[1]) / 2
-        table.barrier.wait()
-        return mean
+    def start(self, vector: Tensor, error: Tensor | None) -> Mean:
+        return Mean(self.table, self.worker, vector.clone())
 
 
 def local(**changes: object) -> DistributedSettings:

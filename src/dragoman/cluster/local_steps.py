@@ -26,7 +26,18 @@ class _Fragment:
 
     part: slice
     offset: int  # It sets out at steps that leave this rest.
-    under_way: MeanUnderWay | None = None
+    under_way: "MeanUnderWay | _Arrived | None" = None
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """The mean of one worker's vector alone."""
+
+    vector: Tensor
+
+    def wait(self) -> tuple[Tensor, None]:
+        """Give it."""
+        return self.vector, None
 
 
 class OuterSteps:
@@ -136,19 +147,16 @@ class OuterSteps:
     def _send(self, one: _Fragment) -> None:
         error = self._error[one.part] if self._error is not None else None
         vector = self._sent[one.part]
-        if self._exchange is None:
-            one.under_way = MeanUnderWay(vector, None, None, mean=vector)
-        else:
-            one.under_way = self._exchange.start(vector, error)
+        one.under_way = self._exchange.start(vector, error) if self._exchange else _Arrived(vector)
 
     def _bring_home(self, one: _Fragment) -> None:
         """Wait for a mean and make the outer step; what was learned meanwhile is kept."""
         exchange, one.under_way = one.under_way, None
         assert exchange is not None
-        mean = self._exchange.wait(exchange) if self._exchange else exchange.vector
+        mean, kept_back = exchange.wait()
         part, settings = one.part, self._settings
-        if self._error is not None and exchange.new_error is not None:
-            self._error[part].copy_(exchange.new_error)
+        if self._error is not None and kept_back is not None:
+            self._error[part].copy_(kept_back)
         momentum = self._momentum[part].mul_(settings.outer_momentum).add_(mean)
         ahead = mean + settings.outer_momentum * momentum
         self.common[part].sub_(ahead, alpha=settings.outer_learning_rate)

@@ -19,10 +19,14 @@ from torch import Tensor
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.wire_format import WireFormat, pack, padded_size, unpack
 
+# Exchanges side by side, each with connections of its own: while one machine's part of a vector is
+# added up and packed, others keep the link busy.
+LANES = 4
+
 
 @dataclass
-class MeanUnderWay:
-    """One vector on its way to becoming everyone's mean."""
+class _Part:
+    """A part of one vector on its way, in one lane."""
 
     vector: Tensor  # This worker's.
     error: Tensor | None  # What rounding has kept back so far, to be sent along.
@@ -33,14 +37,63 @@ class MeanUnderWay:
     done: torch.cuda.Event | None = None
     failure: Exception | None = None
 
+    def wait(self) -> tuple[Tensor, Tensor | None]:
+        """Give the mean and the new error; a device's queue goes on when they are there."""
+        self.finished.wait()
+        if self.failure:
+            raise self.failure
+        assert self.mean is not None
+        if self.done:
+            stream = torch.cuda.current_stream()
+            stream.wait_event(self.done)
+            for tensor in (self.mean, self.new_error):
+                if tensor is not None:
+                    tensor.record_stream(stream)
+        return self.mean, self.new_error
+
+
+@dataclass(frozen=True)
+class MeanUnderWay:
+    """One vector on its way to becoming everyone's mean."""
+
+    parts: list[_Part]
+
+    def wait(self) -> tuple[Tensor, Tensor | None]:
+        """Give the mean once it has arrived, and what rounding has kept back of this worker's."""
+        means, errors = zip(*(part.wait() for part in self.parts), strict=True)
+        kept_back = [error for error in errors if error is not None]
+        return torch.cat(means), torch.cat(kept_back) if kept_back else None
+
 
 class MeanExchange:
-    """Makes one exchange after the other in a thread."""
+    """Makes means of vectors, one after the other, beside whatever else goes on."""
 
     def __init__(
         self, workers: Workers, form: WireFormat, device: torch.device, timeout: timedelta
     ) -> None:
         self.device = device
+        self._lanes = [_Lane(workers, form, device, timeout) for _ in range(LANES)]
+
+    def start(self, vector: Tensor, error: Tensor | None = None) -> MeanUnderWay:
+        """Set a vector out once the device has made it; nobody waits."""
+        ready = torch.cuda.current_stream().record_event() if vector.is_cuda else None
+        size = -(-len(vector) // len(self._lanes))
+        errors = torch.split(error, size) if error is not None else [None] * len(self._lanes)
+        pieces = zip(self._lanes, torch.split(vector, size), errors, strict=False)
+        return MeanUnderWay([lane.start(_Part(piece, own, ready)) for lane, piece, own in pieces])
+
+    def __call__(self, buffer: Tensor) -> None:
+        """Overwrite a vector with everyone's mean, at once."""
+        buffer.copy_(self.start(buffer).wait()[0])
+
+
+class _Lane:
+    """Makes one exchange after the other in a thread."""
+
+    def __init__(
+        self, workers: Workers, form: WireFormat, device: torch.device, timeout: timedelta
+    ) -> None:
+        self._device = device
         self._form = form
         self._workers = workers.count
         machines = list(dict.fromkeys(workers.hosts))
@@ -51,81 +104,62 @@ class MeanExchange:
         self._inside: distributed.ProcessGroup | None = None
         for machine in machines:
             ranks = [rank for rank, host in enumerate(workers.hosts) if host == machine]
-            group = distributed.new_group(ranks, timeout=timeout, backend="gloo")
-            if workers.rank in ranks and len(ranks) > 1:
-                self._inside = group
+            if len(ranks) > 1:
+                group = distributed.new_group(ranks, timeout=timeout, backend="gloo")
+                if workers.rank in ranks:
+                    self._inside = group
         leaders = [workers.hosts.index(machine) for machine in machines]
         self._between = distributed.new_group(leaders, timeout=timeout, backend="gloo")
         self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._queue: queue.SimpleQueue[MeanUnderWay] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Part] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
 
-    def start(self, vector: Tensor, error: Tensor | None = None) -> MeanUnderWay:
-        """Set a vector out once the device has made it; nobody waits."""
-        ready = torch.cuda.current_stream().record_event() if self._beside else None
-        exchange = MeanUnderWay(vector, error, ready)
-        self._queue.put(exchange)
-        return exchange
-
-    def wait(self, exchange: MeanUnderWay) -> Tensor:
-        """Give the mean once it has arrived; the device's queue goes on from there."""
-        exchange.finished.wait()
-        if exchange.failure:
-            raise exchange.failure
-        assert exchange.mean is not None
-        if exchange.done:
-            stream = torch.cuda.current_stream()
-            stream.wait_event(exchange.done)
-            exchange.mean.record_stream(stream)
-            if exchange.new_error is not None:
-                exchange.new_error.record_stream(stream)
-        return exchange.mean
-
-    def __call__(self, buffer: Tensor) -> None:
-        """Overwrite a vector with everyone's mean, at once."""
-        buffer.copy_(self.wait(self.start(buffer)))
+    def start(self, part: _Part) -> _Part:
+        """Put a part at the end of the queue."""
+        self._queue.put(part)
+        return part
 
     def _work(self) -> None:
         if self._beside:
-            torch.cuda.set_device(self.device)
+            torch.cuda.set_device(self._device)
         while True:
-            exchange = self._queue.get()
+            part = self._queue.get()
             try:
-                with self._on_side_stream(exchange):
-                    self._exchange(exchange)
+                with self._on_side_stream(part):
+                    self._exchange(part)
             except Exception as error:
-                exchange.failure = error
-            exchange.finished.set()
+                part.failure = error
+            part.finished.set()
 
     @contextmanager
-    def _on_side_stream(self, exchange: MeanUnderWay) -> Iterator[None]:
+    def _on_side_stream(self, part: _Part) -> Iterator[None]:
         """Let a GPU do this beside its steps."""
         if self._beside is None:
             yield
             return
         with torch.cuda.stream(self._beside):
-            if exchange.ready:
-                self._beside.wait_event(exchange.ready)
+            if part.ready:
+                self._beside.wait_event(part.ready)
             yield
-            exchange.done = self._beside.record_event()
+            part.done = self._beside.record_event()
 
-    def _exchange(self, exchange: MeanUnderWay) -> None:
-        size = padded_size(exchange.vector.numel(), self._machines)
-        padding = size - exchange.vector.numel()
-        own = self._add_up_inside(torch.nn.functional.pad(exchange.vector, (0, padding)))
+    def _exchange(self, part: _Part) -> None:
+        size = padded_size(part.vector.numel(), self._machines)
+        padding = size - part.vector.numel()
+        own = self._add_up_inside(torch.nn.functional.pad(part.vector, (0, padding)))
         if self._machines == 1:
             total = self._tell_inside(own)
         else:
-            if exchange.error is not None:
-                own = own + torch.nn.functional.pad(exchange.error, (0, padding))
+            if part.error is not None:
+                own = own + torch.nn.functional.pad(part.error, (0, padding))
             parts = pack(own.view(self._machines, -1), self._form)
             sums = torch.empty_like(parts)
             if self._is_leader:
                 sums, left_over = self._add_up_between(own, parts)
-                if exchange.error is not None:
-                    exchange.new_error = left_over.view(-1)[: exchange.vector.numel()]
+                if part.error is not None:
+                    part.new_error = left_over.view(-1)[: part.vector.numel()]
             total = unpack(self._tell_inside(sums), self._form).view(-1)
-        exchange.mean = total[: exchange.vector.numel()] / self._workers
+        part.mean = total[: part.vector.numel()] / self._workers
 
     def _add_up_between(self, own: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
         """Give the packed sums of all parts, and what rounding left out of them here."""
@@ -168,4 +202,4 @@ class MeanExchange:
         return host
 
     def _to_device(self, host: Tensor) -> Tensor:
-        return host.to(self.device, non_blocking=True)
+        return host.to(self._device, non_blocking=True)
