@@ -232,6 +232,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     os.environ.update(request["variables"])
     if request["end_with_us"]:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Also if tests run in the background.
     tempfile.tempdir = None  # The template's, if a library has asked for it.
     sys.argv = request["words"]
     sys.path[0] = request["folder"]
