@@ -287,6 +287,7 @@ def _fork_template() -> None:
 
 if __name__ == "__main__":
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # As Dragoman sets it before it imports torch.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # Looks for GPUs so that forks may use them.
     for library in LIBRARIES:
         import_module(library)
     _serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))
