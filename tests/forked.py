@@ -232,6 +232,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     os.environ.update(request["variables"])
     if request["end_with_us"]:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Also if tests run in the background.
     tempfile.tempdir = None  # The template's, if a library has asked for it.
     sys.argv = request["words"]
     sys.path[0] = request["folder"]
@@ -286,6 +287,7 @@ def _fork_template() -> None:
 
 if __name__ == "__main__":
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # As Dragoman sets it before it imports torch.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # Looks for GPUs so that forks may use them.
     for library in LIBRARIES:
         import_module(library)
     _serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))

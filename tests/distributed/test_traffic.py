@@ -94,19 +94,19 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
 ) -> None:
     """The same model over a slow link and over a fast one, and what the slow one says of the fast.
 
-    Other load may come and go between the two runs: steps are held against what the slowest worker
-    computed in them, and the band is wide. benchmarks/whatif.py shows that predictions hold within
-    15% where nothing disturbs them.
+    Other load may come and go: little is computed beside the slow link and much beside the fast
+    one, steps are held against what the slowest worker computed in them, and the band is wide.
+    benchmarks/whatif.py shows that predictions hold within 15% where nothing disturbs them.
     """
     net = measured_net
-    settings = ["training.steps=24", "schedule.decay_steps=8", "schedule.warmup_steps=12"]
-    settings += ["evaluation.every_steps=24", "evaluation.bleu_pairs=8"]
-    settings += ["batches.tokens_per_step=2048"]
+    settings = ["training.steps=16", "schedule.decay_steps=4", "schedule.warmup_steps=8"]
+    settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
     network_answers, steps_without_network, steps_measured = {}, {}, {}
-    for rate in ("100mbit", "10gbit"):
+    for rate, slots in (("50mbit", 512), ("10gbit", 2048)):
         for machine in net.machines:
             machine.limit(rate)
-        with training(net, demo_config, *settings) as process:
+        batches = f"batches.tokens_per_step={slots}"
+        with training(net, demo_config, *settings, batches) as process:
             output = end_of(net, process)
         assert process.returncode == 0, output
         run = run_on(net, net.machines[1])
@@ -114,8 +114,8 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
         for host in ("hostA", "hostB"):
             samples = [json.loads(line) for line in open(run / "monitor" / f"{host}.jsonl")]
             assert len(samples) >= 3
-            assert samples[-1]["interfaces"]["eth0"]["sent_bytes"] > 20 * 9_827_328
-            assert samples[-1]["step"] > 12  # The last look at it may be a second old.
+            assert samples[-1]["interfaces"]["eth0"]["sent_bytes"] > 12 * 9_827_328
+            assert samples[-1]["step"] > 8  # The last look at it may be a second old.
             assert abs(samples[-1]["clock_offset"]) < 1
         assert {tuple(link["hosts"]) for link in metrics(run, "link")} == {
             ("hostA", "hostB"),
@@ -133,10 +133,10 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
         shutil.copytree(run / "report", net.folder / f"report-{rate}")
         for machine in net.machines:
             shutil.rmtree(run_on(net, machine))
-    slow, fast = network_answers["100mbit"], network_answers["10gbit"]
+    slow, fast = network_answers["50mbit"], network_answers["10gbit"]
     assert slow["verdict"] == "yes", slow
     assert fast["verdict"] == "no", fast
-    assert steps_without_network["100mbit"] == pytest.approx(steps_measured["10gbit"], rel=0.35)
+    assert steps_without_network["50mbit"] == pytest.approx(steps_measured["10gbit"], rel=0.35)
 
 
 def test_check_names_the_slow_link(measured_net: Network, demo_config: Path) -> None:
