@@ -11,7 +11,7 @@ MOST_LAYERS, LARGEST_D_MODEL, LARGEST_FEED_FORWARD = 1_000, 65_536, 1_048_576
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
 SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
-Compression = Literal["none", "bf16", "fp16", "powersgd"]
+Compression = Literal["none", "bf16", "fp16", "powersgd", "int8", "int4"]
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 POWERSGD_LEAST_GAIN = 2  # A matrix whose factors are not less than half of it travels as it is.
 Quantization = Literal[
@@ -404,6 +404,12 @@ class DistributedSettings:
         "while the workers go on, so that the link is used evenly.",
         minimum=1,
     )
+    local_delay: int | None = setting(
+        None,
+        "Steps that an exchange may travel before its outer step is made, if sync is local "
+        "(default: until the next one sets out); 0 waits for it at once.",
+        minimum=0,
+    )
     outer_learning_rate: float = setting(
         0.7,
         "Of the outer step, if sync is local; 1 with no momentum is plain averaging.",
@@ -417,8 +423,10 @@ class DistributedSettings:
     )
     compression: Compression = setting(
         "none",
-        "How gradients travel: float32, 16 bits (half the bytes), or low-rank factors (a small "
-        "part of the bytes, approximate; its memory of past errors is not saved).",
+        "How gradients or, with local steps, differences of weights travel: float32, 16 bits "
+        "(half the bytes); gradients only: low-rank factors (a small part of the bytes, "
+        "approximate; its memory of past errors is not saved); local steps only: 8 or 4 bits, "
+        "whose rounding errors are kept and sent later.",
     )
     powersgd_rank: int = setting(4, "Rank of powersgd's factors.", minimum=1)
     bucket_megabytes: float = setting(

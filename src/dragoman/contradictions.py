@@ -176,7 +176,13 @@ def _distributed_contradictions(
     distributed: DistributedSettings, given: Collection[str]
 ) -> list[str]:
     problems = []
-    local = {"local_steps", "local_fragments", "outer_learning_rate", "outer_momentum"}
+    local = {"local_steps", "local_fragments", "local_delay"}
+    local |= {"outer_learning_rate", "outer_momentum"}
+    if distributed.sync == "gradients" and distributed.compression in ("int8", "int4"):
+        problems.append(
+            f'distributed.compression = "{distributed.compression}" needs sync = "local": so few '
+            "bits are enough for differences of weights, not for gradients"
+        )
     if distributed.sync == "gradients":
         problems += [
             f'distributed.{name} needs sync = "local", but sync is "gradients"'
@@ -187,6 +193,11 @@ def _distributed_contradictions(
         problems.append(
             f"distributed.local_fragments = {distributed.local_fragments} is more than "
             f"local_steps = {distributed.local_steps}"
+        )
+    elif (distributed.local_delay or 0) > distributed.local_steps:
+        problems.append(
+            f"distributed.local_delay = {distributed.local_delay} is more than "
+            f"local_steps = {distributed.local_steps}: the next exchange would set out before"
         )
     return problems
 

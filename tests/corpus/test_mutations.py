@@ -9,7 +9,7 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
-from dragoman.training.resume import check_corpus_settings
+from dragoman.training.parts import check_corpus_settings
 from mutations import mutate
 from support import SMALL
 

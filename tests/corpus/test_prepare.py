@@ -18,7 +18,7 @@ from dragoman.corpus.prepare import BUILDING, prepare
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
-from dragoman.training.resume import check_corpus_settings
+from dragoman.training.parts import check_corpus_settings
 from support import (
     dragoman_command,
     number_pairs,

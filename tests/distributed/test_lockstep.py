@@ -85,10 +85,11 @@ def test_local_steps_resume_and_restart_exactly(
     local += [f"distributed.local_fragments={fragments}", "evaluation.every_steps=12"]
     result = train(prepared, "whole", 2, *local)
     assert result.returncode == 0, result.stderr
-    train(prepared, "run", 2, *local, "training.steps=12")
-    fault = {"FAULT": "1,15,exception", "PYTHONPATH": str(fault_folder)}
-    with training(prepared, *local, "distributed.max_restarts=0", environment=fault) as process:
-        assert process.wait(timeout=120) == 1
+    local.append("checkpoints.every_steps=4")
+    for step in (7, 15):
+        fault = {"FAULT": f"1,{step},exception", "PYTHONPATH": str(fault_folder)}
+        with training(prepared, *local, "distributed.max_restarts=0", environment=fault) as process:
+            assert process.wait(timeout=600) == 1
     train(prepared, "run", 2, *local)
     assert_same_end(prepared / "run", prepared / "whole")
 

@@ -22,7 +22,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.records import Scores
 from dragoman.runs.checkpoint import Checkpoint, write_checkpoint
 from dragoman.runs.folder import RunFolder
-from dragoman.training.resume import open_run
+from dragoman.training.opening import open_run
 from mutations import STRANGE, mutate
 from support import SMALL, refusal
 

@@ -11,7 +11,7 @@ from dragoman.config import Config, OptimizerKind
 from dragoman.config_file import settings_of
 from dragoman.report import answers as answers_package
 from dragoman.report.answers import answer_all
-from dragoman.report.answers.sizes import MOMENTS
+from dragoman.report.answers.time_and_sizes import MOMENTS
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from report.run_folders import (

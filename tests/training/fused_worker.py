@@ -76,7 +76,7 @@ def make_training(config: Config, kernels: Kernels, workers: Workers, rows: int 
     config = replace(config, training=replace(config.training, kernels=kernels))
     parts = make_parts(config, workers)
     batches = parts.stream.steps(Position(), workers.rank, workers.count)
-    parts.step.begin(rows, [0] * workers.count)
+    parts.step.begin(rows, [0] * workers.count, 0)
     return Training(parts.model, parts.step, list(islice(batches, 2 * STEPS)))
 
 

@@ -19,7 +19,7 @@ from dragoman.runs import checkpoint_writer
 from dragoman.runs.checkpoint import Checkpoint, Written, read_index, read_state, write_checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.training import trainer as trainer_module
-from dragoman.training.start import train
+from dragoman.training.start import run_attempt, train
 from dragoman.training.step import PlainStep
 from dragoman.training.stopping import Stop
 from dragoman.training.trainer import Trainer
@@ -34,7 +34,7 @@ def run(folder: Path, name: str, *overrides: str) -> Stop | None:
 def run_with(supervision: Supervision, folder: Path, *overrides: str) -> Stop:
     config = load_config(folder / "config.toml", [*SMALL, *overrides])
     workers = Workers(0, 1, torch.device("cpu"), ("here",))
-    return Trainer(config, RunFolder(folder / "run"), workers, supervision).run()
+    return run_attempt(config, RunFolder(folder / "run"), workers, supervision)
 
 
 def test_an_error_before_the_first_step_leaves_a_stop_line_and_no_thread(

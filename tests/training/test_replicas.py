@@ -13,8 +13,8 @@ from dragoman.config_file import load_config
 from dragoman.errors import UserError
 from dragoman.files import exclusive
 from dragoman.runs.folder import RunFolder
+from dragoman.training.opening import choose_writers, hold, share_history
 from dragoman.training.recorder import Recorder
-from dragoman.training.replicas import choose_writers, hold, share_history
 from support import SMALL
 
 SECOND_MACHINE = Workers(1, 2, torch.device("cpu"), ("hostA", "hostB"))
@@ -71,7 +71,7 @@ def test_a_restart_waits_for_the_lock_of_the_life_before(
     before.enter_context(exclusive(tmp_path, "training it"))
     with ExitStack() as now, pytest.raises(UserError, match="busy training it"):
         hold(RunFolder(tmp_path), now, patience_seconds=0.0)
-    monkeypatch.setattr("dragoman.training.replicas.time.sleep", lambda _: before.close())
+    monkeypatch.setattr("dragoman.training.opening.time.sleep", lambda _: before.close())
     with ExitStack() as now:
         hold(RunFolder(tmp_path), now, patience_seconds=60.0)
         with pytest.raises(UserError, match="busy"), exclusive(tmp_path, "training it"):

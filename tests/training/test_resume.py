@@ -10,7 +10,8 @@ from dragoman.documents import parse
 from dragoman.errors import UserError
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import highest_steps
-from dragoman.training.resume import Progress, check_corpus_settings, note_machines
+from dragoman.training.opening import Progress, note_machines
+from dragoman.training.parts import check_corpus_settings
 from support import SMALL, refusal
 
 

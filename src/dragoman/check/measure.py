@@ -62,7 +62,8 @@ def measure(config: Config, workers: Workers) -> Findings:
     leads = agree(Facts.collect(config, parts.corpus.identity, parts.model.parameters()), workers)
     machines = workers.gather_json(encode(describe_here(workers.hosts[workers.rank])))
     links = measure_links(workers, all_pairs(workers), SECONDS_PER_LINK)
-    parts.step.begin(choose_rows_per_device(plain, parts, workers), list(range(workers.count)))
+    rows = choose_rows_per_device(plain, parts, workers)
+    parts.step.begin(rows, list(range(workers.count)), step=0)
     return Findings(
         hosts=workers.hosts,
         machines=tuple(

@@ -1,134 +1,159 @@
-"""Workers that step alone and meet now and then: an outer step on the averaged difference.
+"""Workers that step alone and synchronize now and then: an outer step on the mean difference.
 
-Between meetings every worker goes its own way from the common weights. At a meeting the mean
-distance that the workers have gone is taken for a gradient, and the common weights make a
-Nesterov step along it (DiLoCo). The parameters may be cut into fragments that meet at different
-times, each sum travelling while the workers go on (streaming), so that the link is used evenly.
+Between two synchronizations every worker goes its own way from the common weights. The mean
+distance that the workers have gone is taken for a gradient, and the common weights make a Nesterov
+step along it (DiLoCo). The weights are cut into fragments that set out one after the other, each
+mean travelling while the workers go on and applied some steps later (streaming), so that the link
+is used evenly and nobody waits.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dragoman.cluster.sync import BufferSum, InOrder, Reduced
+from dragoman.cluster.mean_exchange import MeanExchange, MeanUnderWay
+from dragoman.cluster.wire_format import ROUNDED
 from dragoman.config import DistributedSettings
-
-
-class OuterSteps:
-    """The common weights and their momentum, kept on the CPU; the same on every worker."""
-
-    def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        workers: int,
-        settings: DistributedSettings,
-        total: BufferSum | None,
-    ) -> None:
-        self._workers = workers
-        self._settings = settings
-        self._sums = InOrder(total) if total else None
-        self._parameters = parameters
-        self._momentum = torch.zeros(sum(one.numel() for one in parameters.values()))
-        self._fragments = [
-            _Fragment(pieces_of(parameters.values(), part), self._momentum[part])
-            for part in cut_evenly(len(self._momentum), settings.local_fragments)
-        ]
-
-    def meets_at(self, step: int) -> bool:
-        """Whether some fragment sets out, or comes home, after this step."""
-        return any(self._sets_out(place, step) for place in range(len(self._fragments)))
-
-    def meet(self, step: int) -> None:
-        """Let the fragments meet whose time has come."""
-        # A sum comes home when the next one sets out: it had that long to travel.
-        self._bring_home()
-        for place, fragment in enumerate(self._fragments):
-            if self._sets_out(place, step):
-                self._set_out(fragment, step)
-        if len(self._fragments) == 1:
-            self._bring_home()
-
-    def settle(self, step: int) -> None:
-        """Let everything meet now, so that all workers have the common weights."""
-        self._bring_home()
-        for fragment in self._fragments:
-            if fragment.met_at != step:
-                self._set_out(fragment, step)
-                self._bring_home()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The momentum of every parameter, by name; writing to it changes it."""
-        parts = torch.split(self._momentum, [one.numel() for one in self._parameters.values()])
-        return {
-            f"{name}.outer_momentum": part.view(one.shape)
-            for (name, one), part in zip(self._parameters.items(), parts, strict=True)
-        }
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from saved momentum."""
-        for name, part in self.tensors().items():
-            part.copy_(tensors[name])
-
-    def begin(self) -> None:
-        """Take the weights as they are for the common ones; all workers have the same by now."""
-        for fragment in self._fragments:
-            fragment.common = fragment.gather()
-
-    def _sets_out(self, place: int, step: int) -> bool:
-        every = self._settings.local_steps
-        return (step - every * place // len(self._fragments)) % every == 0
-
-    def _set_out(self, fragment: "_Fragment", step: int) -> None:
-        fragment.met_at = step
-        fragment.before = fragment.gather()
-        difference = fragment.common - fragment.before
-        fragment.travelling = self._sums.start(difference) if self._sums else _arrived(difference)
-
-    def _bring_home(self) -> None:
-        """Wait for the sums on their way and make their outer steps."""
-        for fragment in self._fragments:
-            if fragment.travelling is not None:
-                difference = fragment.travelling.wait()
-                if self._sums:
-                    self._sums.raise_failure()
-                self._outer_step(fragment, difference / self._workers)
-                fragment.travelling = None
-
-    def _outer_step(self, fragment: "_Fragment", difference: Tensor) -> None:
-        momentum = self._settings.outer_momentum
-        fragment.momentum.mul_(momentum).add_(difference)
-        ahead = difference + momentum * fragment.momentum
-        fragment.common.sub_(ahead, alpha=self._settings.outer_learning_rate)
-        # What the worker learned while the sum travelled is kept.
-        learned = fragment.gather() - fragment.before
-        fragment.scatter(fragment.common + learned)
 
 
 @dataclass
 class _Fragment:
-    """Some of the parameters' elements, as one vector."""
+    """A part of the weights that sets out together."""
 
-    pieces: list[Tensor]  # Flat views of the worker's weights.
-    momentum: Tensor
+    part: slice
+    offset: int  # It sets out at steps that leave this rest.
+    under_way: MeanUnderWay | None = None
 
-    def __post_init__(self) -> None:
-        self.common = self.gather()
-        self.before = self.common  # The worker's weights when the sum set out.
-        self.travelling: Reduced | None = None
-        self.met_at = -1
 
-    def gather(self) -> Tensor:
-        """The worker's weights, as a new vector on the CPU."""
-        return torch.cat([piece.cpu() for piece in self.pieces])
+class OuterSteps:
+    """The common weights and their momentum, alike everywhere, and what each worker adds."""
 
-    def scatter(self, vector: Tensor) -> None:
-        """Overwrite the worker's weights."""
-        parts = torch.split(vector, [len(piece) for piece in self.pieces])
-        for piece, part in zip(self.pieces, parts, strict=True):
-            piece.copy_(part)
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: DistributedSettings,
+        exchange: MeanExchange | None,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._exchange = exchange
+        self._weights = flat_weights(model)
+        self._own = self._weights  # This worker's, also while the model has the common ones.
+        self.common = self._weights.clone()
+        self._momentum = torch.zeros_like(self._weights)
+        self._sent = torch.zeros_like(self._weights)  # What each fragment set out with.
+        # What rounding has kept back so far, to be sent along.
+        is_rounded = settings.compression in ROUNDED
+        self._error = torch.zeros_like(self._weights) if is_rounded else None
+        every, count = settings.local_steps, settings.local_fragments
+        self._delay = every // count if settings.local_delay is None else settings.local_delay
+        self._fragments = [
+            _Fragment(part, every * place // count)
+            for place, part in enumerate(cut_evenly(len(self._weights), count))
+        ]
+
+    def synchronizes_at(self, step: int) -> bool:
+        """Whether some fragment sets out, or comes home, after this step."""
+        return any(
+            (step - one.offset) % self._settings.local_steps in (0, self._delay)
+            for one in self._fragments
+        )
+
+    def after_step(self, step: int) -> None:
+        """Let come home what is due, and set out what is."""
+        every = self._settings.local_steps
+        for one in self._fragments:
+            if one.under_way and (step - one.offset - self._delay) % every == 0:
+                self._bring_home(one)
+        for one in self._fragments:
+            if (step - one.offset) % every == 0:
+                self._set_out(one)
+                if self._delay == 0:
+                    self._bring_home(one)
+
+    def settle(self) -> None:
+        """Let everything synchronize now, so that all workers have the common weights."""
+        for one in self._fragments:
+            if one.under_way:
+                self._bring_home(one)
+        for one in self._fragments:
+            self._set_out(one)
+            self._bring_home(one)
+
+    @contextmanager
+    def common_weights(self) -> Iterator[None]:
+        """Let the model have the common weights for a while, for scoring and saving."""
+        self._own = self._weights.clone()
+        self._weights.copy_(self.common)
+        try:
+            yield
+        finally:
+            self._weights.copy_(self._own)
+            self._own = self._weights
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All there is beside the common weights, by parameter; writing to it changes it."""
+        kinds = {"local": self._own, "outer_momentum": self._momentum, "sent": self._sent}
+        if self._error is not None:
+            kinds["error"] = self._error
+        return {
+            f"{name}.{kind}": view
+            for kind, buffer in kinds.items()
+            for name, view in views_of(self._model, buffer).items()
+        }
+
+    def take_common(self) -> None:
+        """Take the model's weights as they are for the common ones."""
+        self.common.copy_(self._weights)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from saved tensors; older checkpoints lack some."""
+        for name, view in self.tensors().items():
+            if name in tensors:
+                view.copy_(tensors[name])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way."""
+        return all(one.under_way is None for one in self._fragments)
+
+    def begin(self, step: int) -> None:
+        """Send again what was under way at this step; all workers have the same common weights."""
+        for one in self._fragments:
+            since = (step - one.offset) % self._settings.local_steps
+            if since < self._delay and step > since:
+                self._send(one)
+
+    def _set_out(self, one: _Fragment) -> None:
+        part = one.part
+        torch.sub(self.common[part], self._weights[part], out=self._sent[part])
+        self._send(one)
+
+    def _send(self, one: _Fragment) -> None:
+        error = self._error[one.part] if self._error is not None else None
+        vector = self._sent[one.part]
+        if self._exchange is None:
+            one.under_way = MeanUnderWay(vector, None, None, mean=vector)
+        else:
+            one.under_way = self._exchange.start(vector, error)
+
+    def _bring_home(self, one: _Fragment) -> None:
+        """Wait for a mean and make the outer step; what was learned meanwhile is kept."""
+        exchange, one.under_way = one.under_way, None
+        assert exchange is not None
+        mean = self._exchange.wait(exchange) if self._exchange else exchange.vector
+        part, settings = one.part, self._settings
+        if self._error is not None and exchange.new_error is not None:
+            self._error[part].copy_(exchange.new_error)
+        momentum = self._momentum[part].mul_(settings.outer_momentum).add_(mean)
+        ahead = mean + settings.outer_momentum * momentum
+        self.common[part].sub_(ahead, alpha=settings.outer_learning_rate)
+        # It was at common - sent when the fragment set out, and has gone on since.
+        self._weights[part].add_(self._sent[part] - settings.outer_learning_rate * ahead)
 
 
 def cut_evenly(size: int, count: int) -> list[slice]:
@@ -137,17 +162,23 @@ def cut_evenly(size: int, count: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def pieces_of(parameters: Iterable[Tensor], part: slice) -> list[Tensor]:
-    """What lies in a part of all parameters, one after the other, as flat views of them."""
-    pieces, first = [], 0
-    for parameter in parameters:
-        start, stop = (max(edge - first, 0) for edge in (part.start, part.stop))
-        pieces.append(parameter.data.view(-1)[start:stop])
-        first += parameter.numel()
-    return [piece for piece in pieces if len(piece)]
+def flat_weights(model: nn.Module) -> Tensor:
+    """All weights as one vector that the parameters are views of; made so if they are not."""
+    parameters = list(model.parameters())
+    storage = parameters[0].untyped_storage()
+    if any(one.untyped_storage().data_ptr() != storage.data_ptr() for one in parameters):
+        flat = torch.cat([one.detach().flatten() for one in parameters])
+        start = 0
+        for one in parameters:
+            one.data = flat[start : start + one.numel()].view_as(one)
+            start += one.numel()
+        return flat
+    return torch.empty(0, device=parameters[0].device).set_(storage)
 
 
-def _arrived(vector: Tensor) -> Reduced:
-    future: torch.futures.Future[Tensor] = torch.futures.Future()
-    future.set_result(vector)
-    return future
+def views_of(model: nn.Module, buffer: Tensor) -> dict[str, Tensor]:
+    """The places of the parameters in a buffer laid out as the weights are, by name."""
+    return {
+        name: buffer[one.storage_offset() : one.storage_offset() + one.numel()].view_as(one)
+        for name, one in model.named_parameters()
+    }

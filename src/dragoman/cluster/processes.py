@@ -31,6 +31,20 @@ LAUNCHER_SETTINGS = ("port", "min_workers", "wait_seconds", "max_restarts")
 
 
 @dataclass(frozen=True)
+class Gathering:
+    """Numbers of every worker, on their way here."""
+
+    everyone: list[Tensor]
+    work: Any  # None if nothing travels.
+
+    def wait(self) -> list[list[float]]:
+        """Give them by rank, once all are here."""
+        if self.work is not None:
+            self.work.wait()
+        return [one.tolist() for one in self.everyone]
+
+
+@dataclass(frozen=True)
 class Workers:
     """All workers of a run, as one of them sees them."""
 
@@ -51,12 +65,15 @@ class Workers:
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Collect a few numbers of every worker, by rank."""
-        if self.count == 1:
-            return [list(values)]
+        return self.start_gather(values).wait()
+
+    def start_gather(self, values: Sequence[float]) -> "Gathering":
+        """Begin to collect a few numbers of every worker, without waiting for anyone."""
         mine = torch.tensor(values, dtype=torch.float64)
+        if self.count == 1:
+            return Gathering([mine], None)
         everyone = [torch.empty_like(mine) for _ in range(self.count)]
-        distributed.all_gather(everyone, mine)
-        return [[float(value) for value in one] for one in everyone]
+        return Gathering(everyone, distributed.all_gather(everyone, mine, async_op=True))
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Give everyone one worker's value, as JSON: nothing that could run code is unpacked."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as distributed
@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dragoman.cluster.device_clock import Moment
+from dragoman.cluster.device_timer import DeviceTimer
 from dragoman.cluster.processes import Workers
 from dragoman.config import POWERSGD_LEAST_GAIN, DistributedSettings
 
@@ -28,7 +28,7 @@ POWERSGD_FIRST_STEP = 10
 EVERYTHING_MEGABYTES = 1_000_000.0
 
 
-class BufferSum:
+class AllReduce:
     """Sums buffers over all workers: inside each machine first, then between the machines.
 
     So the wire carries each machine's sum once, however many workers the machine has.
@@ -93,11 +93,20 @@ class BufferSum:
         return buffer.div_(self.lift) if self.lift != 1.0 else buffer
 
 
+class Reduction(Protocol):
+    """Overwrites a buffer with what all workers make of theirs."""
+
+    device: torch.device  # Where the buffers are.
+
+    def __call__(self, buffer: Tensor) -> None:
+        """Return when everyone's is there, or when the device has been told to wait for it."""
+
+
 @dataclass(frozen=True)
 class Exchange:
-    """How everything that workers exchange at a meeting travels, for whoever wants to time it."""
+    """How everything that workers exchange at a time travels, for whoever wants to time it."""
 
-    total: BufferSum
+    total: Reduction
     piece_bytes: float  # At most so many at a time.
 
 
@@ -109,7 +118,7 @@ class GradientSync:
         model: nn.Module,
         workers: Workers,
         settings: DistributedSettings,
-        total: BufferSum | None,
+        total: AllReduce | None,
     ) -> None:
         self.model = model
         # From the moment in the last backward pass when its own work was done until all sums had
@@ -117,7 +126,10 @@ class GradientSync:
         self.seconds_exposed = 0.0
         self.divisor = 1  # What the engine has divided the sums by.
         self._powersgd: PowerSGDState | None = None
-        self._backward_done, self._arrived = Moment(workers.device), Moment(workers.device)
+        self._backward_done, self._arrived = (
+            DeviceTimer(workers.device),
+            DeviceTimer(workers.device),
+        )
         if total is None:
             return
         self._is_cuda = workers.device.type == "cuda"
@@ -179,7 +191,7 @@ class GradientSync:
 class InOrder:
     """Sums buffers in a thread, one after the other, in the order in which they were started."""
 
-    def __init__(self, total: BufferSum) -> None:
+    def __init__(self, total: AllReduce) -> None:
         self._total = total
         self._queue: queue.SimpleQueue[tuple[Tensor, Reduced]] = queue.SimpleQueue()
         self._failure: Exception | None = None

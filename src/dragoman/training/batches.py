@@ -25,7 +25,6 @@ class Ahead(Generic[Item]):
         self._closed = threading.Event()
         sys.setswitchinterval(_SECONDS_PER_TURN)
         self._thread = threading.Thread(target=self._fill, args=(items,), daemon=True)
-        self._thread.start()
 
     def peek(self) -> Item:
         """Look at the next item without taking it."""
@@ -36,6 +35,8 @@ class Ahead(Generic[Item]):
         """Take the next item; an error in the background is raised here."""
         if self._peeked:
             return self._peeked.pop()
+        if not self._thread.ident:  # Nobody has asked before.
+            self._thread.start()
         item = self._queue.get()
         if isinstance(item, BaseException):
             raise item
@@ -46,7 +47,8 @@ class Ahead(Generic[Item]):
         self._closed.set()
         while not self._queue.empty():
             self._queue.get()
-        self._thread.join()
+        if self._thread.ident:
+            self._thread.join()
 
     def _fill(self, items: Iterator[Item]) -> None:
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dragoman.cluster.device_clock import wait_for
+from dragoman.cluster.device_timer import wait_for
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.sync import Exchange
 from dragoman.config import Config, ModelShape

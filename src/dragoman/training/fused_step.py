@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import BufferSum, Exchange
+from dragoman.cluster.sync import AllReduce, Exchange
 from dragoman.config import Config, shape_of
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import Rows, StepRows
@@ -112,11 +112,11 @@ class FusedStep:
         self._last_end: torch.cuda.Event | None = None
         self.exchange: Exchange | None = None
 
-    def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
+    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
         """Compile the kernels and record both graphs; all workers have the same weights by now."""
         self.weights_changed()
         if self._workers.count > 1:
-            total = BufferSum(
+            total = AllReduce(
                 self._workers,
                 self._config.distributed,
                 self._device,
@@ -180,16 +180,6 @@ class FusedStep:
             seconds=_seconds(flight.previous_end or flight.start, flight.end),
         )
 
-    def meets_at(self, step: int) -> bool:
-        """Workers meet at every step."""
-        return True
-
-    def settle(self, step: int) -> None:
-        """Nothing to do: weights are always the same."""
-
-    def share_moments(self) -> None:
-        """Nothing to do: moments are always the same."""
-
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""
         rows = RowTensors(*(one.contiguous() for one in rows))
@@ -213,9 +203,6 @@ class FusedStep:
     def weights_changed(self) -> None:
         """Make the 16-bit copies anew: someone else wrote the weights."""
         self._flat.refresh_copies()
-        # The time this took someone else is not the next step's.
-        self._last_end = _event()
-        self._last_end.record()
 
     def tensors(self) -> dict[str, Tensor]:
         """The moments of every parameter, by name; writing to them changes them."""

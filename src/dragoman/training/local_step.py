@@ -1,19 +1,21 @@
-"""Steps that a worker makes alone, with a meeting now and then."""
+"""Steps that a worker makes alone, synchronizing with the others now and then."""
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
-import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from dragoman.cluster.device_clock import wait_for
 from dragoman.cluster.local_steps import OuterSteps
+from dragoman.cluster.mean_exchange import MeanExchange
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import BufferSum, Exchange
+from dragoman.cluster.sync import Exchange
+from dragoman.cluster.wire_format import WireFormat
 from dragoman.config import DistributedSettings
 from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import RowTensors, Transformer, count_parameters
@@ -22,8 +24,6 @@ from dragoman.training.step import StepResult, TrainingStep
 
 class LocalStep:
     """Wraps a step that knows no other workers."""
-
-    lag = 0  # A meeting waits for the device: every step before it is done.
 
     def __init__(
         self,
@@ -35,19 +35,25 @@ class LocalStep:
         self._alone = alone
         self._workers = workers
         self._timeout = timedelta(seconds=settings.timeout_seconds)
+        self.lag = alone.lag
         self.exchange: Exchange | None = None
-        total = None
+        mean = None
         if workers.count > 1:
-            total = BufferSum(workers, settings, torch.device("cpu"))
-            self.exchange = Exchange(total, 4 * count_parameters(model) / settings.local_fragments)
-        self._outer = OuterSteps(dict(model.named_parameters()), workers.count, settings, total)
-        self._seconds_met: deque[float] = deque()
+            form = cast(WireFormat, settings.compression)
+            mean = MeanExchange(workers, form, workers.device, self._timeout)
+            self.exchange = Exchange(mean, 4 * count_parameters(model) / settings.local_fragments)
+        self._outer = OuterSteps(model, settings, mean)
+        self._seconds_waited = 0.0  # Since the last step was queued.
+        self._waits: deque[float] = deque()  # Of the steps on their way.
+        self._was_settled = True  # When it was saved.
         self._folder_mates: object | None = None
+        self.synchronizes_at = self._outer.synchronizes_at
 
-    def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
-        """Get ready for steps; `writers` names who writes the run folder of each worker."""
-        self._alone.begin(rows_per_device, writers)
-        self._outer.begin()
+    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
+        """Get ready to go on after a step; `writers` names who writes each worker's run folder."""
+        self._alone.begin(rows_per_device, writers, step)
+        if not self._was_settled:
+            self._outer.begin(step)
         for writer in sorted(set(writers)):
             ranks = [rank for rank, one in enumerate(writers) if one == writer]
             if len(ranks) > 1:
@@ -58,38 +64,54 @@ class LocalStep:
     def queue(
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
     ) -> None:
-        """Update the weights from this worker's share of the batch; meet if it is time."""
+        """Update the weights from this worker's share of the batch; synchronize if it is time."""
         own = replace(batch, target_tokens=max(1, batch.rows.target_tokens))
         self._alone.queue(own, step, learning_rate, seconds_waited)
-        self._seconds_met.append(self._meet(step) if self.meets_at(step) else 0.0)
+        self._waits.append(self._seconds_waited)
+        self._seconds_waited = 0.0
+        if self.synchronizes_at(step):
+            start = time.perf_counter()
+            self._outer.after_step(step)
+            self._alone.weights_changed()
+            # A device still had steps to make, so that the next one tells what it really waited.
+            self._seconds_waited = time.perf_counter() - start
+            if self.lag == 0:
+                self._waits[-1] += self._seconds_waited
+                self._seconds_waited = 0.0
 
     def result(self) -> StepResult:
         """Wait for the oldest queued step and tell how it went."""
-        result, seconds_met = self._alone.result(), self._seconds_met.popleft()
-        # The host's own clock includes the meeting, a device's does not.
-        seconds = None if result.seconds is None else result.seconds + seconds_met
-        return replace(result, seconds_exposed_communication=seconds_met, seconds=seconds)
+        result, waited = self._alone.result(), self._waits.popleft()
+        if result.seconds is not None:
+            known = result.seconds_data + result.seconds_compute + result.seconds_optimizer
+            waited = min(waited, max(0.0, result.seconds - known))
+        return replace(result, seconds_exposed_communication=waited)
 
-    def meets_at(self, step: int) -> bool:
-        """Whether the workers meet after this step."""
-        return self._outer.meets_at(step)
-
-    def settle(self, step: int) -> None:
-        """Give all workers the same weights."""
-        self._outer.settle(step)
+    def finish(self) -> None:
+        """Give all workers the same weights, at the end of a run."""
+        self._outer.settle()
         self._alone.weights_changed()
 
-    def share_moments(self) -> None:
-        """Average the moments of the workers that save to one folder, which holds one set.
+    @contextmanager
+    def common_weights(self) -> Iterator[None]:
+        """Let the model have the weights that all workers share, for scoring and saving."""
+        with self._outer.common_weights():
+            yield
+        self._alone.weights_changed()
 
-        Machines with folders of their own keep their own moments, and nothing travels.
+    def share_own(self) -> None:
+        """Average what the workers that save to one folder have of their own: it holds one set.
+
+        To be called while the model has the common weights. Machines with folders of their own
+        keep their own, and nothing travels.
         """
         if self._folder_mates is None:
             return
-        for moment in self._alone.tensors().values():
-            mean = moment.cpu() / self._mate_count
+        own = [one for name, one in self.tensors().items() if not name.endswith(".error")]
+        for tensor in own:  # Errors are those of a machine already.
+            mean = tensor.cpu() / self._mate_count
             distributed.all_reduce(mean, group=self._folder_mates)
-            moment.copy_(mean)
+            tensor.copy_(mean)
 
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""
@@ -100,32 +122,25 @@ class LocalStep:
         return self._alone.compute_only(batch)
 
     def weights_changed(self) -> None:
-        """Take note that someone else wrote the weights."""
+        """Take note that someone else wrote the weights, which are the common ones."""
+        self._outer.take_common()
         self._alone.weights_changed()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The moments and the outer momentum of every parameter, by name."""
+        """Moments and what the outer step keeps of every parameter, by name."""
         return {**self._alone.tensors(), **self._outer.tensors()}
 
     def state(self) -> dict[str, float]:
         """The few numbers beside the moments."""
-        return self._alone.state()
+        return {**self._alone.state(), "is_settled": float(self._outer.is_settled)}
 
     def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, float]) -> None:
-        """Go on from saved moments."""
+        """Go on from saved tensors."""
         self._alone.load(tensors, state)
         self._outer.load(tensors)
-
-    def _meet(self, step: int) -> float:
-        """Meet the others, and tell how many seconds that took."""
-        wait_for(self._workers.device)  # Steps that it has not finished are no communication.
-        start = time.perf_counter()
-        self._outer.meet(step)
-        seconds = time.perf_counter() - start
-        self._alone.weights_changed()
-        return seconds
+        self._was_settled = bool(state["is_settled"])
 
 
 def alone(workers: Workers) -> Workers:
-    """A worker as it sees itself between meetings; its rank still seeds its dropout."""
+    """A worker as it sees itself between synchronizations; its rank still seeds its dropout."""
     return replace(workers, count=1)

@@ -1,142 +1,358 @@
-"""The beginning of every attempt of a run: find it, load it everywhere, agree, announce it."""
+"""The run folder on every machine: made, or found again, and all workers brought to its state.
 
+All workers know the same weights and the same history, so that the first worker of every machine
+can write them down without any traffic, and any machine can be lost. Machines that share a file
+system write once.
+"""
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 
 from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.control_store import PART_OF_TIMEOUT, Attempt
 from dragoman.cluster.processes import Workers, host_name
-from dragoman.config import Config
+from dragoman.config import SCHEDULES_WITH_END, Config
+from dragoman.config_file import dump_config, flatten, load_saved_config, settings_of
+from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.documents import encode, parse
-from dragoman.model.transformer import Transformer, count_parameters, load_weights
+from dragoman.errors import UserError
+from dragoman.files import exclusive, write_whole
+from dragoman.model.transformer import count_parameters, load_weights
 from dragoman.records import Beginning, MachineChange, MachineHardware
-from dragoman.runs.checkpoint import has_intact, read_state
+from dragoman.runs.checkpoint import find_intact, has_intact, mend_index, read_index, read_state
 from dragoman.runs.checkpoint_index import OPTIMIZER, WEIGHTS
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.provenance import describe_machine
-from dragoman.runs.tensors import read_tensors
-from dragoman.training.recorder import Recorder
-from dragoman.training.replicas import choose_writers, hold, newest, share_history
-from dragoman.training.resume import (
-    Found,
-    Progress,
-    find_progress,
-    note_machines,
-    open_run,
-    refuse_other_things,
+from dragoman.runs.provenance import (
+    describe_machine,
+    describe_run,
+    read_provenance,
+    write_provenance,
 )
-from dragoman.training.step import TrainingStep
+from dragoman.runs.tensors import read_tensors
+from dragoman.training.parts import Parts
+from dragoman.training.recorder import Recorder
+from dragoman.training.stopping import Best
+
+# What a run folder may hold before it has a config.
+OPENING = (
+    *("checkpoints", "monitor", "source.model", "target.model", "provenance.json"),
+    *(".lock", ".seen-*", ".source.model.*", ".target.model.*"),
+    *(".provenance.json.*", ".config.toml.*"),
+)
 
 
-class Opening:
-    """Brings all workers of a run to the same state."""
+@dataclass
+class Progress:
+    """How far a run has come; saved with every checkpoint."""
 
-    def __init__(
-        self,
-        config: Config,
-        run: RunFolder,
-        corpus: PreparedCorpus,
-        workers: Workers,
-        attempt: Attempt | None,
-    ) -> None:
-        self.config, self.run, self.corpus, self.workers = config, run, corpus, workers
-        self.attempt = attempt
-        self.progress = Progress()
-        self.checkpoint: str | None = None
-        self.writers: list[int] = []
-        self.clock_leads: list[float] = []
+    step: int = 0
+    epoch: float = 0.0
+    position: Position = field(default_factory=Position)
+    best: Best = field(default_factory=Best)
+    skipped_in_a_row: int = 0
+    seconds: float = 0.0
+    rows_per_device: int = 0
+    device: str = ""  # The kind on which so many rows fit.
+    owes_evaluation: bool = False  # At this step; a signal came before it.
 
-    def open(self, model: Transformer, training_step: TrainingStep, at_end: ExitStack) -> Recorder:
-        """Open the run folder on every machine and load the latest checkpoint into everyone."""
-        run, workers = self.run, self.workers
-        self.writers = choose_writers(run, workers)
-        writes = self.writers[workers.rank] == workers.rank
-        warnings: list[str] = []
-        found = None
-        if writes:
-            refuse_other_things(run)
-            is_restart = self.attempt is not None and self.attempt.number > 0
-            patience = PART_OF_TIMEOUT * self.config.distributed.timeout_seconds
-            hold(run, at_end, patience if is_restart else 0.0)
-        # Before anything is written: a start that is refused leaves no run behind. Checkpoints are
-        # sent to all, so that weights which are alike now stay so.
-        self.clock_leads = agree(
-            Facts.collect(self.config, self.corpus.identity, model.parameters()), workers
-        )
-        if writes:
-            tensors = len(list(model.parameters()))
-            open_run(run, self.config, self.corpus, count_parameters(model), tensors)
-            found = find_progress(run, warnings.append)
-        source = newest(run, found, workers)
-        if source is not None:
-            self._load(found, source, model, training_step)
-        share_history(run, workers, source, writes)
-        told = workers.gather_json([host_name(), encode(describe_machine())])
-        if writes:
-            note_machines(run, {host: parse(MachineHardware, machine) for host, machine in told})
-        recorder = Recorder(run, self.config, workers, writes, self.progress.step)
-        at_end.callback(recorder.close)
-        for warning in warnings:
-            recorder.say(warning)
-        return recorder
 
-    def announce(self, recorder: Recorder, parameters: int) -> None:
-        """Say what is about to run, on the screen and in the metrics."""
-        workers, device, step = self.workers, self.workers.device, self.progress.step
-        beginning = Beginning(
-            workers=workers.count,
-            hosts=tuple(workers.hosts),
-            device=device.type,
-            device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            precision=self.config.training.precision,
-            rows_per_device=self.progress.rows_per_device,
-            checkpoint=self.checkpoint,
-        )
-        attempt = self.attempt
-        if not self.checkpoint and not recorder.has_history:
-            recorder.event("start", step, beginning)
-        elif attempt and attempt.number:
-            reason, lost, joined = attempt.reason, tuple(attempt.lost), tuple(attempt.joined)
-            again = replace(beginning, reason=reason, lost=lost, joined=joined)
-            recorder.event("restart", step, again)
-            for name in lost:
-                recorder.event("lost", step, MachineChange(name, reason, workers.count))
-            for name in joined:
-                recorder.event("joined", step, MachineChange(name, reason, workers.count))
-            recorder.say(f"restarted ({reason})")
-        else:
-            recorder.event("resume", step, replace(beginning, reason="the same command"))
-        if self.checkpoint:
-            recorder.say(f"resuming from {self.checkpoint}")
-        hosts = list(dict.fromkeys(workers.hosts))
-        on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
-        recorder.say(
-            f"{parameters:,} parameters, {len(self.corpus.train):,} pairs, "
-            f"{workers.count} {device.type} worker{'s' * (workers.count > 1)}{on_hosts}, "
-            f"{self.config.batches.tokens_per_step:,} target slots a step"
-        )
+@dataclass(frozen=True)
+class Opened:
+    """A run that all workers have open."""
 
-    def _load(
-        self, found: Found | None, source: int, model: Transformer, training_step: TrainingStep
-    ) -> None:
-        """Give every worker the checkpoint that the source's machine has."""
-        workers = self.workers
-        mine = [found.name, asdict(found.progress), found.optimizer] if found else None
-        name, progress, numbers = workers.broadcast(mine, source)
-        moments, saved = training_step.tensors(), self.run.checkpoints / name
-        if workers.rank == source:
-            weights = dict(model.named_parameters())
-            load_weights(model, read_tensors(saved / WEIGHTS, weights))
-            moments = read_tensors(saved / OPTIMIZER, moments)
-        training_step.load(moments, numbers)
+    recorder: Recorder
+    progress: Progress
+    attempt: Attempt | None  # None without a launcher.
+    checkpoint: str | None  # The name of the one to go on from.
+    writers: list[int]  # Who writes the run folder that each worker sees, by rank.
+    clock_leads: list[float]  # Seconds that each worker's clock is ahead of worker 0's.
+
+
+def open_everywhere(
+    config: Config,
+    run: RunFolder,
+    parts: Parts,
+    workers: Workers,
+    attempt: Attempt | None,
+    at_end: ExitStack,
+) -> Opened:
+    """Open the run folder on every machine and load the latest checkpoint into everyone."""
+    writers = choose_writers(run, workers)
+    writes = writers[workers.rank] == workers.rank
+    warnings: list[str] = []
+    if writes:
+        refuse_other_things(run)
+        is_restart = attempt is not None and attempt.number > 0
+        patience = PART_OF_TIMEOUT * config.distributed.timeout_seconds
+        hold(run, at_end, patience if is_restart else 0.0)
+    # Before anything is written: a start that is refused leaves no run behind. Checkpoints are
+    # sent to all, so that weights which are alike now stay so.
+    facts = Facts.collect(config, parts.corpus.identity, parts.model.parameters())
+    clock_leads = agree(facts, workers)
+    found = None
+    if writes:
+        tensors = len(list(parts.model.parameters()))
+        open_run(run, config, parts.corpus, count_parameters(parts.model), tensors)
+        found = find_progress(run, warnings.append)
+    source = newest(run, found, workers)
+    progress, checkpoint = Progress(), None
+    if source is not None:
+        progress, checkpoint = load_everywhere(config, run, parts, workers, found, source)
+    share_history(run, workers, source, writes)
+    told = workers.gather_json([host_name(), encode(describe_machine())])
+    if writes:
+        note_machines(run, {host: parse(MachineHardware, machine) for host, machine in told})
+    recorder = Recorder(run, config, workers, writes, progress.step)
+    at_end.callback(recorder.close)
+    for warning in warnings:
+        recorder.say(warning)
+    return Opened(recorder, progress, attempt, checkpoint, writers, clock_leads)
+
+
+def announce(opened: Opened, config: Config, parts: Parts, workers: Workers) -> None:
+    """Say what is about to run, on the screen and in the metrics."""
+    recorder, step, device = opened.recorder, opened.progress.step, workers.device
+    beginning = Beginning(
+        workers=workers.count,
+        hosts=tuple(workers.hosts),
+        device=device.type,
+        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        precision=config.training.precision,
+        rows_per_device=opened.progress.rows_per_device,
+        checkpoint=opened.checkpoint,
+    )
+    attempt = opened.attempt
+    if not opened.checkpoint and not recorder.has_history:
+        recorder.event("start", step, beginning)
+    elif attempt and attempt.number:
+        reason, lost, joined = attempt.reason, tuple(attempt.lost), tuple(attempt.joined)
+        again = replace(beginning, reason=reason, lost=lost, joined=joined)
+        recorder.event("restart", step, again)
+        for name in lost:
+            recorder.event("lost", step, MachineChange(name, reason, workers.count))
+        for name in joined:
+            recorder.event("joined", step, MachineChange(name, reason, workers.count))
+        recorder.say(f"restarted ({reason})")
+    else:
+        recorder.event("resume", step, replace(beginning, reason="the same command"))
+    if opened.checkpoint:
+        recorder.say(f"resuming from {opened.checkpoint}")
+    hosts = list(dict.fromkeys(workers.hosts))
+    on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
+    recorder.say(
+        f"{count_parameters(parts.model):,} parameters, {len(parts.corpus.train):,} pairs, "
+        f"{workers.count} {device.type} worker{'s' * (workers.count > 1)}{on_hosts}, "
+        f"{config.batches.tokens_per_step:,} target slots a step"
+    )
+
+
+def load_everywhere(
+    config: Config,
+    run: RunFolder,
+    parts: Parts,
+    workers: Workers,
+    found: "Found | None",
+    source: int,
+) -> tuple[Progress, str]:
+    """Give every worker the checkpoint that the source's machine has."""
+    model, step = parts.model, parts.step
+    mine = [found.name, asdict(found.progress), found.optimizer] if found else None
+    name, progress, numbers = workers.broadcast(mine, source)
+    saved = run.checkpoints / name
+    has_own = has_intact(run.checkpoints, name)
+    weights, moments = dict(model.named_parameters()), step.tensors()
+    if has_own:
+        load_weights(model, read_tensors(saved / WEIGHTS, weights))
+        moments = read_tensors(saved / OPTIMIZER, moments)
+    own = _weights_checksum(run, name) if has_own else None
+    if any(one != own for one in workers.gather_json(own)) or not has_own:
+        # Someone lacks it, or has another one: the source's is sent to all.
         workers.broadcast_tensors((value.data for value in model.parameters()), source)
-        workers.broadcast_tensors(training_step.tensors().values(), source)
-        if self.config.distributed.sync == "local" and has_intact(self.run.checkpoints, name):
-            # Between meetings workers have moments of their own; their folder remembers them.
-            own = read_state(self.run.checkpoints, name).optimizer
-            training_step.load(read_tensors(saved / OPTIMIZER, training_step.tensors()), own)
-        training_step.weights_changed()
-        self.progress, self.checkpoint = parse(Progress, progress), name
+        step.weights_changed()
+        if workers.rank == source:
+            step.load(moments, numbers)
+        workers.broadcast_tensors(step.tensors().values(), source)
+        step.load(step.tensors(), numbers)
+        if not has_own or config.distributed.sync != "local":
+            return parse(Progress, progress), name
+    # With local steps workers have moments of their own, which their folder remembers.
+    step.weights_changed()
+    step.load(moments, read_state(run.checkpoints, name).optimizer)
+    return parse(Progress, progress), name
+
+
+def _weights_checksum(run: RunFolder, name: str) -> str:
+    entry = read_index(run.checkpoints).named(name)
+    assert entry is not None, "it was found intact"
+    return entry.files[WEIGHTS].sha256
+
+
+def refuse_other_things(run: RunFolder) -> None:
+    """Refuse a folder that is neither a run nor what a kill left of the opening of one."""
+    if run.exists() or not run.path.exists():
+        return
+    for path in run.path.iterdir():
+        is_ours = any(path.match(pattern) for pattern in OPENING)
+        if not is_ours or (path.is_dir() and any(path.iterdir())):
+            raise UserError(f"{run.path} is not empty and holds no run; choose another --run")
+
+
+def open_run(
+    run: RunFolder, config: Config, corpus: PreparedCorpus, parameters: int, tensors: int
+) -> None:
+    """Create the run folder, or check that the one there is the same run."""
+    is_new = not run.exists()
+    if not is_new:
+        refuse_changes(run, config, corpus)
+    for folder in (run.path, run.checkpoints, run.monitor):
+        folder.mkdir(parents=True, exist_ok=True)
+    names = corpus.manifest.vocabulary.files
+    for name, path in zip((names[0], names[-1]), run.subwords, strict=True):
+        if is_new or not path.exists():
+            write_whole(path, corpus.read(name))
+    if is_new:
+        manifest = corpus.manifest.to_json()
+        write_provenance(run, describe_run(run, corpus.folder, manifest, parameters, tensors))
+    # Last: a folder with a config is a run.
+    write_whole(run.config, dump_config(config).encode())
+
+
+def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> None:
+    """A resumed run must be the run it was, but for the settings that may change."""
+    before, now = flatten(load_saved_config(run.config)), flatten(config)
+    fixed = fixed_settings()
+    if config.schedule.kind in SCHEDULES_WITH_END:
+        fixed.append("training.steps")
+    changed = [
+        f"{name} was {before[name]!r}, is {now[name]!r}"
+        for name in fixed
+        if before[name] != now[name]
+    ]
+    identity = read_provenance(run).corpus.identity
+    if identity != corpus.identity:
+        changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
+    if changed:
+        raise UserError(
+            f"{run.path} cannot be resumed with other settings: {'; '.join(changed)}. "
+            "Change them back, or start a new run with --run"
+        )
+
+
+def fixed_settings() -> list[str]:
+    """Settings that make a run what it is; the corpus is compared by its checksum instead."""
+    return [
+        f"{section.name}.{item.name}"
+        for section, kind in settings_of(Config)
+        if section.name not in ("corpus", "cleaning", "vocabulary")
+        for item, _ in settings_of(kind)
+        if not item.metadata["may_change"]
+    ]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The latest intact checkpoint of a run folder."""
+
+    name: str
+    progress: Progress
+    optimizer: Mapping[str, float]  # The few numbers beside its moments.
+
+
+def find_progress(run: RunFolder, warn: Callable[[str], None]) -> Found | None:
+    """Find the latest checkpoint that is intact; damaged ones are named and passed over."""
+    mend_index(run.checkpoints, warn)
+    entry = find_intact(run.checkpoints, warn)
+    if entry is None:
+        return None
+    state = read_state(run.checkpoints, entry.name)
+    return Found(entry.name, parse(Progress, state.progress, "progress"), state.optimizer)
+
+
+def note_machines(run: RunFolder, machines: Mapping[str, MachineHardware]) -> None:
+    """Add the machines that take part to the run's provenance."""
+    provenance = read_provenance(run)
+    machines = {**provenance.machines, **machines}
+    write_provenance(run, replace(provenance, machines=machines))
+
+
+def choose_writers(run: RunFolder, workers: Workers) -> list[int]:
+    """Who writes the run folder that each worker sees, by rank."""
+    if workers.count == 1:
+        return [0]
+    token = workers.broadcast(uuid.uuid4().hex)
+    prefix = f".seen-{token}-"
+    mark = run.path / f"{prefix}{workers.rank}"
+    if workers.is_first_on_host:
+        run.path.mkdir(parents=True, exist_ok=True)
+        try:
+            mark.touch()
+        except OSError as error:
+            error.filename = str(run.path)  # The mark has another name every time.
+            raise
+    try:
+        workers.gather([0.0])  # All marks are there before anyone looks,
+        ranks = [int(path.name.removeprefix(prefix)) for path in run.path.glob(f"{prefix}*")]
+        workers.gather([0.0])  # and everyone has looked before any is removed.
+    finally:
+        if workers.is_first_on_host:
+            mark.unlink(missing_ok=True)
+    return [int(writer) for (writer,) in workers.gather([min(ranks)])]
+
+
+def hold(run: RunFolder, at_end: ExitStack, patience_seconds: float) -> None:
+    """Keep every other process from writing the run folder, for as long as this one does.
+
+    Patience is for the lock of a machine that was lost, which a file server keeps for a while.
+    """
+    run.path.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            at_end.enter_context(exclusive(run.path, "training it"))
+            return
+        except UserError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1.0)
+
+
+def newest(run: RunFolder, found: Found | None, workers: Workers) -> int | None:
+    """Rank of the worker whose machine has the latest checkpoint; None if nobody has one.
+
+    Starting again would delete those that are damaged, which someone may be able to restore.
+    """
+    steps = [step for (step,) in workers.gather([found.progress.step if found else -1])]
+    if max(steps) >= 0:
+        return steps.index(max(steps))
+    is_damaged = any(run.checkpoints.glob("step-*/"))
+    if any(damaged for (damaged,) in workers.gather([float(is_damaged)])):
+        raise UserError(
+            f"no checkpoint in {run.checkpoints} is intact; restore one of them, "
+            "or start a new run with --run"
+        )
+    return None
+
+
+def share_history(run: RunFolder, workers: Workers, source: int | None, writes: bool) -> None:
+    """Bring the histories of all machines up to the source's; if there is none, to the longest."""
+    if workers.count == 1:
+        return
+    if source is None:
+        size = run.metrics.stat().st_size if writes and run.metrics.exists() else -1
+        sizes = [size for (size,) in workers.gather([size])]
+        source = sizes.index(max(sizes))
+    for path in (run.metrics, run.samples):
+        mine = path.read_bytes() if (writes or workers.rank == source) and path.exists() else b""
+        digests = workers.gather_json([writes, hashlib.sha256(mine).hexdigest()])
+        if all(digest == digests[source][1] for is_writer, digest in digests if is_writer):
+            continue
+        content = workers.broadcast_bytes(mine, source)
+        if writes and workers.rank != source:
+            write_whole(path, content)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import Config
+from dragoman.config import Config, CorpusSettings, ParallelText
 from dragoman.contradictions import refuse_idle_workers
 from dragoman.corpus.rows import RowStream
 from dragoman.corpus.store import PreparedCorpus
@@ -15,7 +15,6 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
 from dragoman.training.fused_step import FusedStep, fused_problem
 from dragoman.training.local_step import LocalStep, alone
-from dragoman.training.resume import check_corpus_settings
 from dragoman.training.step import PlainStep, TrainingStep
 
 
@@ -76,3 +75,50 @@ def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> in
         return chosen
     share = -(-parts.stream.rows_per_step // workers.count)
     return rows_that_fit(parts.step.try_rows, config.batches.row_tokens, share, workers.device)
+
+
+def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
+    """Refuse a corpus that was prepared with other settings than the config's."""
+    made_with = corpus.manifest.settings
+    before, now = made_with.corpus, config.corpus
+    different = [
+        f"corpus.{key} = {getattr(now, key)!r}, not {getattr(before, key)!r}"
+        for key in ("source_language", "target_language", "seed")
+        if getattr(now, key) != getattr(before, key)
+    ]
+    different += [
+        f"{section}.{key} = {value!r}, not {getattr(getattr(made_with, section), key)!r}"
+        for section in ("cleaning", "vocabulary")
+        for key, value in vars(getattr(config, section)).items()
+        if getattr(getattr(made_with, section), key) != value and not key.endswith("model")
+    ]
+    if different:
+        raise UserError(
+            f"{corpus.folder} was prepared with other settings; the config now says "
+            f"{'; '.join(different)}; run `dragoman prepare` again"
+        )
+    texts_before = texts_of(before)
+    for name, files in texts_of(now).items():
+        if files != texts_before[name]:
+            raise UserError(
+                f"{corpus.folder} was prepared from other text: corpus.{name} was "
+                f"{', '.join(texts_before[name]) or 'empty'}; the config now says "
+                f"{', '.join(files) or 'nothing'}; run `dragoman prepare` again"
+            )
+
+
+def texts_of(corpus: CorpusSettings) -> dict[str, list[str]]:
+    """Names of the files of each kind of text; where they lie may differ between machines."""
+
+    def names(text: ParallelText) -> list[str]:
+        return [Path(path).name for path in (text.source, text.target, text.tsv) if path]
+
+    return {
+        "train": [name for text in corpus.train for name in names(text)],
+        **{
+            kind: [
+                f"{set_name}: {name}" for set_name, text in named.items() for name in names(text)
+            ]
+            for kind, named in (("validation", corpus.validation), ("test", corpus.test))
+        },
+    }

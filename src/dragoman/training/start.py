@@ -1,18 +1,21 @@
-"""Start or resume a run: in this process, or through agents on one or many machines."""
+"""Start or resume a run: from the command to the first step, straight down."""
 
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.launch import Job, launch
-from dragoman.cluster.processes import join_workers
-from dragoman.cluster.supervision import supervised
+from dragoman.cluster.processes import Workers, join_workers
+from dragoman.cluster.supervision import Supervision, supervised
 from dragoman.config import Config
 from dragoman.config_file import dump_config
 from dragoman.model.precision import refuse_impossible
-from dragoman.runs.folder import new_run
-from dragoman.training.stopping import Stop
+from dragoman.runs.folder import RunFolder, new_run
+from dragoman.training.opening import open_everywhere
+from dragoman.training.parts import make_parts
+from dragoman.training.stopping import Stop, StopSignals
 from dragoman.training.trainer import Trainer
 
 
@@ -21,9 +24,23 @@ def train(config: Config, name: str) -> Stop | None:
     with supervised() as supervision:
         workers = join_workers(config.distributed)
         refuse_impossible(config.training.precision, workers.device)
-        stop = Trainer(config, new_run(name), workers, supervision).run()
+        stop = run_attempt(config, new_run(name), workers, supervision)
         workers.leave()
         return None if supervision.is_launched else stop
+
+
+def run_attempt(config: Config, run: RunFolder, workers: Workers, supervision: Supervision) -> Stop:
+    """Open the run everywhere and train until a reason to stop; all is saved then."""
+    signals = StopSignals()
+    parts = make_parts(config, workers)
+    with ExitStack() as at_end:
+        # Under a launcher signals come to it; a worker that gets one is to end at once.
+        if not supervision.is_launched:
+            at_end.enter_context(signals.caught())
+        attempt = supervision.begin_attempt(workers)
+        opened = open_everywhere(config, run, parts, workers, attempt, at_end)
+        trainer = Trainer(config, run, parts, opened, workers, supervision, signals)
+        return trainer.run(at_end)
 
 
 def train_on(hosts: Sequence[Host], config: Config, name: str) -> Stop:

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from dragoman.cluster.device_clock import Moment
+from dragoman.cluster.device_timer import DeviceTimer
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.sync import BufferSum, Exchange, GradientSync
+from dragoman.cluster.sync import AllReduce, Exchange, GradientSync
 from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import StepRows
@@ -47,8 +47,8 @@ class TrainingStep(Protocol):
     exchange: Exchange | None  # None if there is one worker, or sums are only a part of it.
     lag: int  # So many steps may be queued without anyone having asked for their results.
 
-    def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
-        """Get ready for steps; `writers` names who writes the run folder of each worker."""
+    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
+        """Get ready to go on after a step; `writers` names who writes each worker's run folder."""
 
     def queue(
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
@@ -57,15 +57,6 @@ class TrainingStep(Protocol):
 
     def result(self) -> StepResult:
         """Wait for the oldest queued step and tell how it went."""
-
-    def meets_at(self, step: int) -> bool:
-        """Whether the workers meet at this step."""
-
-    def settle(self, step: int) -> None:
-        """Give all workers the same weights, if they do not have them after every step."""
-
-    def share_moments(self) -> None:
-        """Give the workers that save to one folder the same moments, likewise."""
 
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""
@@ -104,20 +95,20 @@ class PlainStep:
         self.state = self._optimizer.state
         self.load = self._optimizer.load
 
-    def begin(self, rows_per_device: int, writers: Sequence[int]) -> None:
+    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
         """Get ready for steps; all workers have the same weights by now."""
         self._rows_per_device = rows_per_device
         settings = self._config.distributed
         total = None
         if self._workers.count > 1:
             device = self._workers.device
-            total = BufferSum(self._workers, settings, device, is_scaled=self._is_scaled)
+            total = AllReduce(self._workers, settings, device, is_scaled=self._is_scaled)
         self._sync = GradientSync(self._model, self._workers, settings, total)
         if total and settings.compression != "powersgd":
             self.exchange = Exchange(total, settings.bucket_megabytes * 2**20)
         if total:
             # The engine settles the order of its sums in the first backward pass. One that does
-            # not count keeps the first step of a life like any other, to the last bit.
+            # not count keeps the first step of an attempt like any other, to the last bit.
             with self._sync.gradients(enabled=True):
                 row = full_rows(1, self._config.batches.row_tokens, self._workers.device)
                 self._sync.model(row, 0.0).loss.backward()
@@ -127,7 +118,7 @@ class PlainStep:
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
     ) -> None:
         """Update the weights once from all micro-batches of all workers."""
-        start, computed, updated = (Moment(self._workers.device) for _ in range(3))
+        start, computed, updated = (DeviceTimer(self._workers.device) for _ in range(3))
         start.mark()
         self._seed_dropout(step)
         loss = torch.zeros((), device=self._workers.device)
@@ -167,16 +158,6 @@ class PlainStep:
         """Tell how the oldest queued step went."""
         return self._results.popleft()
 
-    def meets_at(self, step: int) -> bool:
-        """Workers meet at every step."""
-        return True
-
-    def settle(self, step: int) -> None:
-        """Nothing to do: weights are always the same."""
-
-    def share_moments(self) -> None:
-        """Nothing to do: moments are always the same."""
-
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""
         with self._arithmetic():
@@ -186,7 +167,7 @@ class PlainStep:
 
     def compute_only(self, batch: StepRows) -> float:
         """Seconds of a step's forward and backward passes, without the others; no trace is left."""
-        start, end = Moment(self._workers.device), Moment(self._workers.device)
+        start, end = DeviceTimer(self._workers.device), DeviceTimer(self._workers.device)
         start.mark()
         for rows in self._micro_batches(batch):
             with self._sync.gradients(enabled=False), self._arithmetic():

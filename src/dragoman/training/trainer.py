@@ -3,18 +3,17 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
 from dragoman.cluster.links import measure_links, neighbours
-from dragoman.cluster.processes import Workers
+from dragoman.cluster.processes import Gathering, Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
 from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
-from dragoman.model.transformer import count_parameters
 from dragoman.records import NO_SCORES, End, Scores, TrainStep
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.folder import RunFolder
@@ -24,9 +23,10 @@ from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.fused_step import fused_problem
-from dragoman.training.opening import Opening
-from dragoman.training.parts import choose_rows_per_device, make_parts
-from dragoman.training.step import mark_last
+from dragoman.training.local_step import LocalStep
+from dragoman.training.opening import Opened, announce
+from dragoman.training.parts import Parts, choose_rows_per_device
+from dragoman.training.step import StepResult, mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
@@ -42,52 +42,68 @@ class Requests(NamedTuple):
     is_collection_due: float  # Worker 0's word counts for all.
 
 
+@dataclass(frozen=True)
+class Told:
+    """Steps that this worker has told the others of."""
+
+    finished: list[tuple[QueuedStep, StepResult]]
+    answers: Gathering
+
+
 class Trainer:
     """One worker's part in a run."""
 
     def __init__(
-        self, config: Config, run: RunFolder, workers: Workers, supervision: Supervision
+        self,
+        config: Config,
+        run: RunFolder,
+        parts: Parts,
+        opened: Opened,
+        workers: Workers,
+        supervision: Supervision,
+        signals: StopSignals,
     ) -> None:
-        self.config = config
-        self.folder = run
-        self.workers = workers
-        self.supervision = supervision
-        self.parts = make_parts(config, workers)
-        self.model, self.step = self.parts.model, self.parts.step
+        self.config, self.workers = config, workers
+        self.supervision, self.signals = supervision, signals
+        self.parts, self.model, self.step = parts, parts.model, parts.step
+        self.local = self.step if isinstance(self.step, LocalStep) else None
+        self.opened, self.recorder, self.progress = opened, opened.recorder, opened.progress
+        self.stopwatch = Stopwatch(self.progress.seconds)
         self.evaluator = Evaluator(
-            config, self.parts.corpus, workers, self._arithmetic, self._is_asked_to_stop
+            config, parts.corpus, workers, self._arithmetic, self._is_asked_to_stop
         )
-        self.signals = StopSignals()
+        self.watch = MachineWatch(
+            run, workers, self.recorder, opened.clock_leads, lambda: self.progress.step
+        )
+        position = self.progress.position
+        self.batches = Ahead(parts.stream.steps(position, workers.rank, workers.count))
         self.queued: deque[QueuedStep] = deque()
-        self.saves_made = 0  # Of those that the launcher asked for.
+        self.told: Told | None = None  # What others have been told, and have yet to answer.
+        # The attempt before may have left a request unanswered.
+        self.saves_made = opened.attempt.saves_answered if opened.attempt else 0
+        self.mark = time.perf_counter()  # When the last step was queued.
 
-    def run(self) -> Stop:
+    def run(self, at_end: ExitStack) -> Stop:
         """Train until a reason to stop; everything is saved when this returns."""
-        with self._signals_caught(), ExitStack() as at_end:
-            attempt = self.supervision.begin_attempt(self.workers)
-            # The attempt before may have left a request unanswered.
-            self.saves_made = attempt.saves_answered if attempt else 0
-            opening = Opening(self.config, self.folder, self.parts.corpus, self.workers, attempt)
-            self.recorder = opening.open(self.model, self.step, at_end)
-            self.progress = opening.progress
-            self.stopwatch = Stopwatch(self.progress.seconds)
-            stop = self._agree(self._reason_to_stop())
-            if stop is not Stop.NO and not self.progress.owes_evaluation:
-                self._conclude(stop)
-                return stop
-            try:
-                self._begin(opening, at_end)
-                self._calibrate()
-                self.recorder.display.start()
-                return self._loop()
-            except BaseException as error:
-                self.supervision.post_failure(error)  # Not after a long save.
-                self.recorder.finish_saving()
-                detail = f"{type(error).__name__}: {error}"
-                self.recorder.event("stop", self.progress.step, End("error", detail))
-                raise
+        stop = self._agree(self._reason_to_stop())
+        if stop is not Stop.NO and not self.progress.owes_evaluation:
+            self._conclude(stop)
+            return stop
+        try:
+            at_end.callback(self.watch.close)
+            at_end.callback(self.batches.close)
+            self._begin()
+            self._calibrate()
+            self.recorder.display.start()
+            return self._loop()
+        except BaseException as error:
+            self.supervision.post_failure(error)  # Not after a long save.
+            self.recorder.finish_saving()
+            detail = f"{type(error).__name__}: {error}"
+            self.recorder.event("stop", self.progress.step, End("error", detail))
+            raise
 
-    def _begin(self, opening: Opening, at_end: ExitStack) -> None:
+    def _begin(self) -> None:
         """Announce this attempt of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
         device = kind_of(workers.device, config.training.kernels)
@@ -95,33 +111,29 @@ class Trainer:
             progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
         self.supervision.note_step(progress.step)
-        opening.announce(self.recorder, count_parameters(self.model))
+        announce(self.opened, config, self.parts, workers)
         if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
             self.recorder.say(
                 f"the fused kernels, several times as fast, cannot be used: {problem}"
             )
-        self.step.begin(progress.rows_per_device, opening.writers)
-        self.watch = MachineWatch(
-            self.folder, workers, self.recorder, opening.clock_leads, lambda: progress.step
-        )
-        at_end.callback(self.watch.close)
-        self.batches = Ahead(
-            self.parts.stream.steps(progress.position, workers.rank, workers.count)
-        )
-        at_end.callback(self.batches.close)
+        self.step.begin(progress.rows_per_device, self.opened.writers, progress.step)
+        self.watch.start()
 
     def _loop(self) -> Stop:
         self.model.train()
         self.mark = time.perf_counter()
-        stop = self._look_up(Stop.NO, 0) if self.progress.owes_evaluation else Stop.NO
+        stop = Stop.NO
+        if self.progress.owes_evaluation:
+            stop = self._evaluate_and_save(stop, saves_asked=0)
         while stop is Stop.NO:
             self._queue_step()
-            is_pause_due = self._is_pause_due()
-            if not is_pause_due and not self.step.meets_at(self.progress.step):
+            step, is_pause_due = self.progress.step, self._is_pause_due()
+            if not is_pause_due and self.local and not self.local.synchronizes_at(step):
                 continue
-            stop, saves_asked = self._hear(in_flight=0 if is_pause_due else self.step.lag)
+            stop, saves_asked = self._collect_results(is_pause_due=is_pause_due)
             if stop is not Stop.NO or is_pause_due or saves_asked > self.saves_made:
-                stop = self._pause(stop, saves_asked)
+                self._collect_results(is_pause_due=True)
+                stop = self._evaluate_and_save(stop, saves_asked)
         failure = self._finish_saving()
         self.watch.collect()
         if failure:
@@ -131,35 +143,36 @@ class Trainer:
         self._conclude(stop)
         return stop
 
-    def _pause(self, stop: Stop, saves_asked: int) -> Stop:
-        """Finish the steps on their way, so that everyone has the same weights, and look up."""
-        self._hear(in_flight=0)
-        self.step.settle(self.progress.step)
-        return self._look_up(stop, saves_asked)
-
-    def _look_up(self, stop: Stop, saves_asked: int) -> Stop:
-        """Evaluate and save what is due; perhaps that is reason to stop."""
-        scores = None
-        progress = self.progress
-        is_due = self._is_due(self.config.evaluation.every_steps) or progress.owes_evaluation
-        # Who sends a signal does not wait long; the next attempt evaluates what this one owes.
-        progress.owes_evaluation = stop is Stop.SIGNAL and (is_due or bool(self._limit()))
-        if stop is not Stop.SIGNAL and (stop is not Stop.NO or is_due):
-            try:
-                scores = self._evaluate()
-                stop = stop or self._agree(self._reason_to_stop())
-            except Interrupted:
-                stop, progress.owes_evaluation = Stop.SIGNAL, True
-        keep_best = self.config.checkpoints.keep_best
-        is_best = keep_best and scores is not None and progress.best.is_new
-        is_save_asked = saves_asked > self.saves_made
-        is_save_due = self._is_due(self.config.checkpoints.every_steps)
-        if stop is not Stop.NO or is_best or is_save_due or is_save_asked:
-            self._save(scores or NO_SCORES)
+    def _evaluate_and_save(self, stop: Stop, saves_asked: int) -> Stop:
+        """Evaluate and save what is due, with no step on its way; that may be reason to stop."""
+        if self.local and stop not in (Stop.NO, Stop.SIGNAL):
+            self.local.finish()
+        with self.local.common_weights() if self.local else nullcontext():
+            scores, stop = self._evaluate_if_due(stop)
+            is_best = self.config.checkpoints.keep_best and self.progress.best.is_new
+            is_save_asked = saves_asked > self.saves_made
+            is_save_due = self._is_due(self.config.checkpoints.every_steps)
+            is_new_best = is_best and scores is not None
+            if stop is not Stop.NO or is_new_best or is_save_due or is_save_asked:
+                self._save(scores or NO_SCORES)
         if is_save_asked:
             self._answer_save(saves_asked)
         self.mark = time.perf_counter()
         return stop
+
+    def _evaluate_if_due(self, stop: Stop) -> tuple[Scores | None, Stop]:
+        """Evaluate at the end and every so often; a signal puts it off to the next attempt."""
+        progress = self.progress
+        is_due = self._is_due(self.config.evaluation.every_steps) or progress.owes_evaluation
+        # Who sends a signal does not wait long.
+        progress.owes_evaluation = stop is Stop.SIGNAL and (is_due or bool(self._limit()))
+        if stop is Stop.SIGNAL or (stop is Stop.NO and not is_due):
+            return None, stop
+        try:
+            return self._evaluate(), stop or self._agree(self._reason_to_stop())
+        except Interrupted:
+            progress.owes_evaluation = True
+            return None, Stop.SIGNAL
 
     def _calibrate(self) -> None:
         """Measure computing and meeting apart, before they happen together."""
@@ -185,27 +198,41 @@ class Trainer:
         self.queued.append(QueuedStep(progress.step, batch, rate, end - self.mark))
         self.mark = end
 
-    def _hear(self, in_flight: int) -> tuple[Stop, int]:
-        """Finish steps until so many are left; agree whether to stop, and on saves asked for."""
+    def _collect_results(self, *, is_pause_due: bool) -> tuple[Stop, int]:
+        """Hear how steps went; agree whether to stop, and on saves asked for.
+
+        Before a pause no step stays on its way. Workers that step alone do not wait for each
+        other's answers, but hear them when they ask the next time.
+        """
+        in_flight = 0 if is_pause_due else self.step.lag
         finished = [
             (self.queued.popleft(), self.step.result()) for _ in range(len(self.queued) - in_flight)
         ]
-        if not finished:
-            return Stop.NO, self.saves_made
+        told, self.told = [self.told] if self.told else [], None
+        if finished:
+            own = Requests(self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due)
+            steps = (WorkerStep(one.loss, one.nll, one.seconds_compute) for _, one in finished)
+            told.append(Told(finished, self.workers.start_gather([*own, *chain(*steps)])))
+            if self.local and not is_pause_due:
+                self.told = told.pop()
+        agreed = [self._note_results(one) for one in told]
+        stops, saves_asked = zip(*agreed, strict=True) if agreed else ((), ())
+        return max(stops, default=Stop.NO), max(saves_asked, default=self.saves_made)
+
+    def _note_results(self, told: Told) -> tuple[Stop, int]:
+        """Write finished steps down once everyone has told of them, and hear their requests."""
         start, seconds_hearing = time.perf_counter(), 0.0
-        own = Requests(self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due)
-        steps = (WorkerStep(one.loss, one.nll, one.seconds_compute) for _, one in finished)
-        told = [iter(values) for values in self.workers.gather([*own, *chain(*steps)])]
+        answers = [iter(values) for values in told.answers.wait()]
         if self.workers.count > 1:
-            self.mark = time.perf_counter()
-            seconds_hearing = self.mark - start
-        requests = [Requests(*islice(values, len(Requests._fields))) for values in told]
+            now = time.perf_counter()
+            seconds_hearing, self.mark = now - start, now
+        requests = [Requests(*islice(values, len(Requests._fields))) for values in answers]
         lines = []
-        for (queued, result), is_last in mark_last(finished):
-            everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in told]
+        for (queued, result), is_last in mark_last(told.finished):
+            everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in answers]
             lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
         ends = end_times([line.seconds for line in lines], time.time())
-        for (queued, _), line, end in zip(finished, lines, ends, strict=True):
+        for (queued, _), line, end in zip(told.finished, lines, ends, strict=True):
             self._note_step(queued.step, line, end)
         # Not before: times in the log only go forward.
         self.recorder.note_saved()
@@ -249,7 +276,8 @@ class Trainer:
 
     def _save(self, scores: Scores) -> None:
         self.progress.seconds = self.stopwatch.seconds()
-        self.step.share_moments()
+        if self.local:
+            self.local.share_own()
         self.recorder.save(
             Checkpoint(
                 self.progress.step,
@@ -283,10 +311,6 @@ class Trainer:
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.config.training.precision, self.workers.device)
-
-    def _signals_caught(self) -> AbstractContextManager[None]:
-        """Under a launcher, signals come to it; a worker that gets one is to end at once."""
-        return nullcontext() if self.supervision.is_launched else self.signals.caught()
 
     def _is_asked_to_stop(self) -> bool:
         return bool(self.signals.requested) or self.supervision.is_asked_to_stop

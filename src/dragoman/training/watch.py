@@ -35,7 +35,12 @@ class MachineWatch:
             gpus = torch.cuda.device_count() if workers.device.type == "cuda" else 0
             used = min(gpus, workers.hosts.count(self._host))
             self._monitor = Monitor(run.path, used, clock_leads[workers.rank], step, recorder.say)
-            self._monitor.start(run.monitor_of(self._host) if recorder.writes else None)
+            self._path = run.monitor_of(self._host) if recorder.writes else None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if self._monitor:
+            self._monitor.start(self._path)
 
     @property
     def is_due(self) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dragoman.cluster.device_clock import Moment
+from dragoman.cluster.device_timer import DeviceTimer
 
 
 class Device:
@@ -37,7 +37,7 @@ class FakeEvent:
 
 def test_moments_of_a_gpu_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Device().event)
-    start, computed, updated = (Moment(torch.device("cuda")) for _ in range(3))
+    start, computed, updated = (DeviceTimer(torch.device("cuda")) for _ in range(3))
     for moment in (start, computed, updated):
         moment.mark()
     assert computed.seconds_until(updated) == 3.0
@@ -45,7 +45,7 @@ def test_moments_of_a_gpu_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_last_mark_counts() -> None:
-    start, end = Moment(torch.device("cpu")), Moment(torch.device("cpu"))
+    start, end = DeviceTimer(torch.device("cpu")), DeviceTimer(torch.device("cpu"))
     start.mark()
     end.mark()
     start.mark()

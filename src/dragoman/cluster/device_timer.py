@@ -5,7 +5,7 @@ import time
 import torch
 
 
-class Moment:
+class DeviceTimer:
     """A point in a device's work: when the device gets there, not when the host has queued it."""
 
     def __init__(self, device: torch.device) -> None:
@@ -21,7 +21,7 @@ class Moment:
         else:
             self._time = time.perf_counter()
 
-    def seconds_until(self, later: "Moment") -> float:
+    def seconds_until(self, later: "DeviceTimer") -> float:
         """Seconds to a later moment of the same device, which is waited for."""
         if self._event and later._event:
             later._event.synchronize()

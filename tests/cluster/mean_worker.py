@@ -1,0 +1,41 @@
+"""One of three workers on two machines that exchange vectors; prints what it gets."""
+
+import json
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as distributed
+
+from dragoman.cluster.mean_exchange import MeanExchange
+from dragoman.cluster.processes import Workers
+
+HOSTS = ("hostA", "hostA", "hostB")
+SIZE, ROUNDS = 1_500, 12
+
+
+def vector_of(rank: int, turn: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * turn + rank)
+    return torch.randn(SIZE, generator=generator) * (rank + 1)
+
+
+def main(rank: int, store: str, form: str) -> None:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=len(HOSTS)
+    )
+    workers = Workers(rank, len(HOSTS), torch.device("cpu"), HOSTS)
+    exchange = MeanExchange(workers, form, workers.device, timedelta(seconds=300))  # type: ignore[arg-type]
+    error = torch.zeros(SIZE) if form.startswith("int") else None
+    means, total = [], torch.zeros(SIZE)
+    for turn in range(ROUNDS):
+        under_way = exchange.start(vector_of(rank, turn), error)
+        mean = exchange.wait(under_way)
+        if under_way.new_error is not None:
+            error = under_way.new_error
+        total += mean
+        means.append(mean.tolist())
+    print(json.dumps({"first": means[0], "total": total.tolist()}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
