@@ -50,7 +50,12 @@ class Ended:
     def is_crash(self) -> bool:
         """Whether it ended as no command should."""
         is_signal = self.code is not None and (self.code < 0 or self.code > 130)
-        return is_signal or "Traceback (most recent call last)" in self.errors
+        return is_signal or self.is_traceback
+
+    @property
+    def is_traceback(self) -> bool:
+        """Whether it shows the user where its code failed."""
+        return "Traceback (most recent call last)" in self.errors
 
 
 def worst(findings: Sequence[Finding]) -> Finding:

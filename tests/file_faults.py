@@ -5,10 +5,11 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dragoman.report.page import templating
 from fault_outcomes import Ended, Finding, Outcome, judge_refusal, run_forked, worst
 from mutations import mutate
 from support import SMALL, number_pairs, run_dragoman, write_lines
@@ -77,18 +78,23 @@ class World:
         shutil.copytree(self.pristine, self.folder)
 
 
+def write_corpus(folder: Path) -> Path:
+    """Write text to train on and a config for it, whose path is returned."""
+    folder.mkdir()
+    for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
+        for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
+            write_lines(folder / f"{name}.{side}", lines)
+    (folder / "config.toml").write_text(CONFIG)
+    return folder / "config.toml"
+
+
 def build_world(place: Path) -> World:
     """Train a small run on two workers, export it, and note what every command says of it."""
     world = World(place / "world", place / "pristine", place / "streams")
     world.streams.mkdir(parents=True)
-    world.folder.mkdir()
-    for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
-        for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
-            write_lines(world.folder / f"{name}.{side}", lines)
-    (world.folder / "config.toml").write_text(CONFIG)
+    config = write_corpus(world.folder)
     (world.folder / "precious").mkdir()
     (world.folder / "precious" / "thesis.txt").write_text("not ours\n")
-    config = world.folder / "config.toml"
     train = ("train", config, "--run", world.run, *SMALL)
     for words in (
         ("prepare", config, "--processes", "1", *SMALL),
@@ -102,9 +108,9 @@ def build_world(place: Path) -> World:
     shutil.copytree(world.run, world.folder / "other")
     shutil.copytree(world.folder, world.pristine)
     for verb in (*EVERY_READER, "check", "translate-export"):
-        ended = _run(world, verb, draws_pictures=True)
-        assert ended.code in (0, 3), (verb, ended)
-        world.references[verb] = _result(world, verb, ended)
+        told = _run(world, verb, draws_pictures=True)
+        assert told.code in (0, 3), (verb, told)
+        world.references[verb] = _result(world, verb, told)
         if verb == "train":
             world.references["kept"] = sorted(_checkpoints(world))
         world.restore()
@@ -114,9 +120,7 @@ def build_world(place: Path) -> World:
 def try_damage(world: World, kind: str, generator: random.Random) -> Finding:
     """Damage one file, run what reads it, and put all back."""
     patterns, verbs = FILES[kind]
-    found = [
-        sorted(path for path in world.folder.glob(one) if path.is_file()) for one in patterns
-    ]
+    found = [sorted(path for path in world.folder.glob(one) if path.is_file()) for one in patterns]
     damaged = generator.choice(generator.choice([paths for paths in found if paths]))
     name = damaged.relative_to(world.folder)
     what = f"{name}: {damage(damaged, generator)}"
@@ -165,8 +169,8 @@ def _words(world: World, verb: str) -> list[str | Path]:
     folder, run = world.folder, world.run
     match verb:
         case "train":
-            where = [folder / "config.toml", "--run", run]
-            return ["train", *where, *SMALL, f"training.steps={MORE_STEPS}"]
+            more = f"training.steps={MORE_STEPS}"
+            return ["train", folder / "config.toml", "--run", run, *SMALL, more]
         case "check":
             return ["check", folder / "config.toml", *SMALL]
         case "compare":
@@ -186,11 +190,10 @@ def _run(world: World, verb: str, draws_pictures: bool) -> Ended:
 
     def before() -> None:
         if verb in PAGES:
-            time.time = lambda: now  # type: ignore[assignment]
+            time.time = lambda: now
         if not draws_pictures:
-            from dragoman.report.page import templating
-
-            templating.render_svg = lambda *_: "<svg/>"  # Takes most of the time.
+            # It takes most of the time.
+            vars(templating)["render_svg"] = lambda *_: "<svg/>"
 
     return run_forked(_words(world, verb), world.streams, LINES, before)
 
@@ -223,10 +226,14 @@ def _final_state(run: Path) -> object:
     ]
     losses = {}
     for line in (run / "metrics.jsonl").read_bytes().splitlines():
-        if line.startswith(b'{"kind": "train"'):
+        with suppress(ValueError, RecursionError):  # Damaged; those of later steps are not.
             step = json.loads(line)
-            if step["step"] > STEPS:
-                losses[step["step"]] = (step["loss"], step["gradient_norm"])
+            if (
+                isinstance(step, dict)
+                and step.get("kind") == "train"
+                and step.get("step") in range(STEPS + 1, MORE_STEPS + 1)
+            ):
+                losses[step["step"]] = (step.get("loss"), step.get("gradient_norm"))
     return tensors, losses
 
 
@@ -287,15 +294,3 @@ def _contents(folder: Path) -> dict[Path, str]:
 
 def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-Report = Callable[[str, Finding], None]
-
-
-def try_many(place: Path, kinds: Sequence[str], seed: int, count: int, tell: Report) -> None:
-    """Try so many faults in one lane, the kinds in turn."""
-    generator = random.Random(seed)
-    world = build_world(place)
-    for number in range(count):
-        kind = kinds[number % len(kinds)]
-        tell(kind, try_damage(world, kind, random.Random(generator.getrandbits(64))))
