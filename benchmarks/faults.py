@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import file_faults
 import process_faults
 from fault_outcomes import Finding, Outcome
+from forked import forking
 from machine_faults import HOST_FAULTS, host_stage
 from process_faults import disturb
 
@@ -41,16 +42,18 @@ LANES = 2
 # How many of each kind there are among a thousand faults.
 SHARES: dict[str, dict[str, int]] = {
     "hosts": dict.fromkeys(HOST_FAULTS, 4),
-    "processes": {
+    "stops": {
+        "SIGSTOP of an agent": 4,
+        "SIGSTOP of a worker": 8,
+        "SIGSTOP and SIGCONT of the launcher": 8,
+    },
+    "kills": {
         "kill -9 of the launcher": 20,
         "kill -9 of an agent": 20,
         "kill -9 of a worker": 20,
-        "SIGSTOP of a worker": 8,
-        "SIGSTOP of an agent": 4,
-        "SIGSTOP and SIGCONT of the launcher": 8,
-        "strangers at the ports": 6,
     },
     "disks": {"full disk": 8, "read-only disk": 6},
+    "strangers": {"strangers at the ports": 6},
     "files": {
         "config.toml": 80,
         "provenance.json": 90,
@@ -98,7 +101,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if {"disks", "hosts"} & set(arguments.kinds) and PRIVATE not in os.environ:
         if os.getuid():
-            parser.error("disks and hosts need root; try --kinds processes files")
+            parser.error("disks and hosts need root; try --kinds kills stops strangers files")
         # What is mounted here is seen by nobody else, and vanishes with this process.
         os.environ[PRIVATE] = "yes"
         os.execvp("unshare", ["unshare", "--mount", sys.executable, *sys.argv])
@@ -157,7 +160,7 @@ def in_lanes(tasks: Sequence[Task], seed: int) -> Iterator[tuple[Task, Finding]]
 
 def work(place: Path, tasks: Sequence[Task], seed: int, waiting: int, tell: int) -> None:
     """Take tasks until there are none left."""
-    with ExitStack() as at_end:
+    with forking(), ExitStack() as at_end:
         stages = Stages(place, at_end)
         while taken := os.read(waiting, 4):
             (number,) = struct.unpack("I", taken)
@@ -179,16 +182,17 @@ class Stages:
 
     def trial(self, group: str) -> Callable[[str, random.Random], Finding]:
         """Something that tries a kind of this group."""
-        if group not in self._trials:
-            self._trials[group] = self._prepare(group)
-        return self._trials[group]
+        stage = group if group in ("files", "hosts") else "processes"
+        if stage not in self._trials:
+            self._trials[stage] = self._prepare(stage)
+        return self._trials[stage]
 
-    def _prepare(self, group: str) -> Callable[[str, random.Random], Finding]:
-        place = self._place / group
-        if group == "files":
+    def _prepare(self, name: str) -> Callable[[str, random.Random], Finding]:
+        place = self._place / name
+        if name == "files":
             world = file_faults.build_world(place)
             return lambda kind, chance: file_faults.try_damage(world, kind, chance)
-        if group == "hosts":
+        if name == "hosts":
             hosts = self._at_end.enter_context(host_stage(place))
             return lambda kind, chance: disturb(hosts, HOST_FAULTS[kind], chance)
         stage = process_faults.build_stage(place)
