@@ -2,7 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint docs lock clean
+PYTEST := $(BIN)/pytest --quiet --dist loadgroup --no-loadscope-reorder
+
+# Hundreds of processes of the tests import the same files: let Python keep what it compiles.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: install demo test quick lint docs lock clean
 
 install: .venv/installed
 
@@ -10,7 +15,11 @@ demo: .venv/installed
 	$(BIN)/dragoman demo
 
 test: lint
-	$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) --numprocesses 3
+
+# All tests that start no process, machine or browser: for in between, within a minute.
+quick: .venv/installed
+	$(PYTEST) --numprocesses 2 -m "not slow"
 
 lint: .venv/installed
 	$(BIN)/ruff check --quiet

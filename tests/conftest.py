@@ -7,21 +7,33 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from forked import Template, forking
 from support import SMALL, number_pairs, write_lines
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+@pytest.fixture(scope="session", autouse=True)
+def template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Template]:
+    """Start processes of Dragoman in a moment; the first of them takes a few seconds."""
+    # What they leave behind when they are killed lies with all else that tests write.
+    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
+    with forking() as started:
+        started.is_for_slow_tests_only = request.config.option.markexpr == "not slow"
+        yield started
 
 
-@pytest.fixture
-def europarl() -> Path:
-    folder = SHARED_DATA / "europarl"
-    if not folder.is_dir():
-        pytest.skip(f"the europarl corpus is not at {folder}")
-    return folder
+@pytest.fixture(scope="session", autouse=True)
+def brief_calibration() -> None:
+    """Do not look for this machine's peak in every training of a few steps."""
+    from dragoman.training import calibration
+
+    calibration.MATRIX_SIZES["cpu"] = 64
 
 
 @pytest.fixture
@@ -73,11 +85,23 @@ steps = 20
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks for groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: most mistakes show within a minute. Then the demo, the longest file."""
+    """Fast tests first: most mistakes show within a minute. Then the longest of the others."""
+    longest = ("end_to_end", "distributed")
+    ranks = {folder: rank for rank, folder in enumerate(longest)}
     items.sort(
         key=lambda item: (
             item.get_closest_marker("slow") is not None,
-            "end_to_end" not in item.path.parts,
+            min(ranks.get(part, len(ranks)) for part in item.path.parts),
         )
     )
+    for item in items:
+        if isinstance(item, pytest.Function) and _shares_a_fixture(item):
+            # So that one process runs them all, and makes it once.
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+def _shares_a_fixture(item: pytest.Function) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(one.scope == "module" for several in definitions for one in several)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import psutil
 
 from support import SMALL, dragoman_command, metrics, run_dragoman
 
+# Workers find sitecustomize.py there.
+PACED = {"PYTHONPATH": str(Path(__file__).with_name("in_workers"))}
 LONG = ["training.steps=1_000_000", "evaluation.every_steps=1_000_000"]
 
 
@@ -18,7 +20,8 @@ def train(
     folder: Path, name: str, workers: int, *overrides: str
 ) -> subprocess.CompletedProcess[str]:
     target = ("--run", folder / name, "--workers", str(workers))
-    return run_dragoman("train", folder / "config.toml", *target, *SMALL, *overrides)
+    words: list[str | Path] = ["train", folder / "config.toml", *target, *SMALL, *overrides]
+    return run_dragoman(*words, env=os.environ | PACED)
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def training(
         + ["--workers", "2", *SMALL, *overrides],
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | (environment or {}),
+        env=os.environ | PACED | (environment or {}),
     )
     try:
         yield process
@@ -42,12 +45,12 @@ def training(
 
 def worker_processes(launcher: subprocess.Popen[Any]) -> list[psutil.Process]:
     """The workers, by rank on this machine."""
-    found = [
-        process
-        for process in psutil.Process(launcher.pid).children(recursive=True)
-        if "train" in process.cmdline() and "LOCAL_RANK" in process.environ()
-    ]
-    return sorted(found, key=lambda process: int(process.environ()["LOCAL_RANK"]))
+    found = {}
+    for process in psutil.Process(launcher.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # Some end while we look.
+            if "train" in process.cmdline() and "LOCAL_RANK" in process.environ():
+                found[int(process.environ()["LOCAL_RANK"])] = process
+    return [found[rank] for rank in sorted(found)]
 
 
 def has_restarted(run: Path, count: int) -> bool:

@@ -2,20 +2,26 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
+from forked import ENTER
+from support import PATIENCE, has_step, metrics, wait_until
+
 SUBNET = "10.77.0"
+NAMES = re.compile(r"dg(\d+)(sw|\d+)")  # Of namespaces: whose they are, and which.
+END_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
+GUEST = Path(__file__).with_name("guest.py")
 
 
 def shell(command: str) -> str:
@@ -33,16 +39,21 @@ class Machine:
     address: str
     folder: Path  # Keys and configuration of ssh.
     private: Path  # A folder that no other machine sees.
+    template: Path | None = None  # Where agents are forked from.
+    variables: Mapping[str, str] = field(default_factory=dict)  # Of all that runs there.
     mounts: list[str] = field(default_factory=list)
     server: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the ssh server, as if the machine had just booted."""
         config = self.folder / f"sshd-{self.name}"
+        variables = {"TMPDIR": self.private, **self.variables}
         config.write_text(
             f"ListenAddress {self.address}\nHostKey {self.folder}/host_key\n"
             f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
             "PidFile none\nPermitRootLogin yes\nAcceptEnv *\n"
+            f"SetEnv {' '.join(f'{name}={value}' for name, value in variables.items())}\n"
+            + (f"ForceCommand {sys.executable} -S {GUEST} {self.template}" * bool(self.template))
         )
         steps = [
             f"hostname {self.name}",
@@ -51,34 +62,30 @@ class Machine:
             f"exec ip netns exec {self.namespace} /usr/sbin/sshd -D -e -f {config}",
         ]
         self.server = subprocess.Popen(
-            ["unshare", "--uts", "--mount", "sh", "-e", "-c", "\n".join(steps)],
+            [*END_WITH_US, "unshare", "--uts", "--mount", "sh", "-e", "-c", "\n".join(steps)],
             stderr=subprocess.DEVNULL,
         )
 
     def command(self, *words: str | Path) -> list[str]:
         """A command typed on this machine."""
         assert self.server
-        inside = ["nsenter", f"--target={self.server.pid}", "--mount", "--uts", "--net"]
-        return [*inside, *map(str, words)]
+        return [*ENTER, f"--target={self.server.pid}", *map(str, words)]
 
     def kill(self) -> None:
         """End every process of the machine at once, as if its power had failed."""
-        for pid in shell(f"ip netns pids {self.namespace}").split():
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        _kill_all(self.namespace)
         if self.server:
             self.server.wait()
 
     def workers(self) -> list[psutil.Process]:
         """The workers of a run on this machine."""
-        pids = map(int, shell(f"ip netns pids {self.namespace}").split())
-        return [
-            process
-            for process in map(psutil.Process, pids)
-            if "train" in process.cmdline() and "LOCAL_RANK" in process.environ()
-        ]
+        found = []
+        for pid in shell(f"ip netns pids {self.namespace}").split():
+            with suppress(psutil.NoSuchProcess):  # Some end while we look.
+                process = psutil.Process(int(pid))
+                if "train" in process.cmdline() and "LOCAL_RANK" in process.environ():
+                    found.append(process)
+        return found
 
     def cut(self) -> None:
         """Pull the network cable."""
@@ -116,12 +123,12 @@ class Network:
     """Machines on one switch, and a desk to launch from."""
 
     machines: list[Machine]
-    desk: str
+    desk: int  # A process that sits there.
     folder: Path
 
     def command(self, *words: str | Path) -> list[str]:
         """A command at the desk."""
-        return ["ip", "netns", "exec", self.desk, *map(str, words)]
+        return [*ENTER, f"--target={self.desk}", *map(str, words)]
 
     def dragoman(self, *words: str | Path) -> list[str]:
         """A dragoman command at the desk."""
@@ -133,11 +140,17 @@ class Network:
 
 
 @contextmanager
-def network(folder: Path, names: Sequence[str]) -> Iterator[Network]:
+def network(
+    folder: Path,
+    names: Sequence[str],
+    template: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Network]:
     """Build machines and tear them down."""
     needed = [tool for tool in ("ip", "tc", "unshare", "ssh-keygen") if not shutil.which(tool)]
     if needed or os.getuid() or not Path("/usr/sbin/sshd").exists():
         pytest.skip(f"needs root, iproute2 and openssh-server (missing: {needed})")
+    _remove_what_was_left_behind()
     tag = f"dg{os.getpid()}"
     if subprocess.run(["ip", "netns", "add", f"{tag}sw"], capture_output=True).returncode:
         pytest.skip("network namespaces are not allowed here")
@@ -154,29 +167,68 @@ def network(folder: Path, names: Sequence[str]) -> Iterator[Network]:
             if name != "desk":
                 private = folder / "private"
                 private.mkdir(exist_ok=True)
-                machines.append(Machine(name, namespace, address, folder, private))
-        yield Network(machines, f"{tag}0", folder)
+                machines.append(
+                    Machine(name, namespace, address, folder, private, template, variables or {})
+                )
+        with _sitting_in(f"{tag}0") as desk:
+            yield Network(machines, desk, folder)
     finally:
         for machine in machines:
             machine.kill()
         for namespace in made:
-            subprocess.run(["ip", "netns", "del", namespace], check=False)
-            shutil.rmtree(f"/etc/netns/{namespace}", ignore_errors=True)
+            _remove(namespace)
+
+
+@contextmanager
+def _sitting_in(namespace: str) -> Iterator[int]:
+    """A process that holds a namespace, and the files that are its own, open."""
+    words = [*END_WITH_US, "ip", "netns", "exec", namespace, "sh", "-c", "echo ready; exec cat"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+
+
+def _remove_what_was_left_behind() -> None:
+    """End the machines of tests that were killed."""
+    for name in shell("ip netns list | cut -d ' ' -f 1").split():
+        match = NAMES.fullmatch(name)
+        if match and not psutil.pid_exists(int(match[1])):
+            _kill_all(name)
+            _remove(name)
+
+
+def _kill_all(namespace: str) -> None:
+    for pid in shell(f"ip netns pids {namespace}").split():
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _remove(namespace: str) -> None:
+    subprocess.run(["ip", "netns", "del", namespace], check=False)
+    shutil.rmtree(f"/etc/netns/{namespace}", ignore_errors=True)
+
+
+def start_all(net: Network) -> None:
+    """Start every machine, and wait until all answer."""
+    for machine in net.machines:
+        machine.start()
+    wait_for_ssh(net)
 
 
 def wait_for_ssh(net: Network) -> None:
     """Wait until every machine answers."""
     for machine in net.machines:
-        for _ in range(100):
-            if not subprocess.run(
-                net.command("ssh", machine.name, "true"),
-                env=net.environment(),
-                capture_output=True,
-            ).returncode:
-                break
-            time.sleep(0.1)
-        else:
-            raise AssertionError(f"{machine.name} does not answer")
+        command = net.command("ssh", machine.name, "true")
+        wait_until(
+            lambda command=command: (
+                not subprocess.run(  # type: ignore[misc]
+                    command, env=net.environment(), capture_output=True
+                ).returncode
+            )
+        )
 
 
 @contextmanager
@@ -198,12 +250,27 @@ def training(
     finally:
         process.kill()
         process.wait()
+        print((net.folder / "output").read_text())  # Shown if the test fails.
 
 
-def end_of(net: Network, process: subprocess.Popen[str], seconds: float = 120.0) -> str:
+def end_of(net: Network, process: subprocess.Popen[str]) -> str:
     """Wait for a run to end and return all it said."""
-    process.wait(timeout=seconds)
+    process.wait(timeout=PATIENCE)
     return (net.folder / "output").read_text()
+
+
+def wait_for_all(net: Network, run: Path, steps: int) -> None:
+    """Wait until all machines are in the run, one of which may have begun alone, and step."""
+    wait_until(lambda: _hosts_now(run) == {machine.name for machine in net.machines})
+    begun = (metrics(run, "start") + metrics(run, "restart"))[-1]["step"]
+    wait_until(lambda: has_step(run, begun + steps))
+
+
+def _hosts_now(run: Path) -> set[str]:
+    if not (run / "metrics.jsonl").exists():
+        return set()
+    begun = metrics(run, "start") + metrics(run, "restart")
+    return set(begun[-1]["hosts"]) if begun else set()
 
 
 def run_on(net: Network, machine: Machine) -> Path:

@@ -15,6 +15,8 @@ from safetensors.torch import load_file
 
 from dragoman.cli import main
 
+PATIENCE = 600.0  # Seconds. Nothing but a hang takes so long, on however busy a machine.
+
 
 def dragoman_command(*words: str | Path) -> list[str]:
     """The command line in a process of its own, as a user would start it."""
@@ -24,7 +26,7 @@ def dragoman_command(*words: str | Path) -> list[str]:
 def run_dragoman(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
     """Run the command line and collect what it says."""
     command = dragoman_command(*arguments)
-    return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **options)  # type: ignore[call-overload,no-any-return]
 
 
 def without_privilege(command: Sequence[str]) -> list[str]:
@@ -81,8 +83,8 @@ SMALL = [
 
 def metrics(run: Path, kind: str) -> list[dict[str, Any]]:
     """All lines of one kind in a run's metrics."""
-    with open(run / "metrics.jsonl") as lines:
-        return [line for line in map(json.loads, lines) if line["kind"] == kind]
+    whole = (run / "metrics.jsonl").read_text().split("\n")[:-1]  # The last may be half written.
+    return [line for line in map(json.loads, whole) if line["kind"] == kind]
 
 
 def final_tensors(run: Path) -> dict[str, torch.Tensor]:
@@ -105,12 +107,12 @@ def assert_same_end(one: Path, other: Path) -> None:
     assert losses[0] == losses[1]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.1)
+        time.sleep(0.02)
 
 
 def has_step(run: Path, step: int) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from dragoman.arguments import DESCRIPTIONS, EXIT_CODES
 from dragoman.cli import VERBS, main
-from support import refusal, run_dragoman
+from support import refusal
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -48,12 +48,14 @@ def test_processes_that_would_take_all_memory_are_refused(
     assert errors == f"dragoman: --processes 100000: must be at most {most}, 4 for each core\n"
 
 
-def test_the_demo_leaves_text_of_others_alone(tmp_path: Path) -> None:
+def test_the_demo_leaves_text_of_others_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.en").write_text("mine\n")
-    result = run_dragoman("demo", "--folder", tmp_path)
-    assert result.returncode == 2
-    assert "text is there already: choose another --folder" in result.stderr
+    code, errors = refusal(capsys, "demo", "--folder", tmp_path)
+    assert code == 2
+    assert "text is there already: choose another --folder" in errors
     assert (tmp_path / "text" / "train.en").read_text() == "mine\n"
 
 
@@ -86,6 +88,7 @@ def test_more_workers_than_rows_are_not_even_started(
     assert "1024 is 8 rows, fewer than the 60 workers" in message
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_had_enough_is_not_told(tmp_path: Path) -> None:
     command = f"{sys.executable} -m dragoman settings | true; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(
@@ -94,6 +97,7 @@ def test_a_reader_who_has_had_enough_is_not_told(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named() -> None:
     command = [sys.executable, "-m", "dragoman", "settings"]
     with open("/dev/full", "w") as full:
@@ -102,6 +106,7 @@ def test_a_full_disk_is_named() -> None:
     assert result.stderr == "dragoman: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_what_is_said_to_a_closed_stream_goes_nowhere(closed: str, tmp_path: Path) -> None:
     check = (

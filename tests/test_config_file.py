@@ -8,7 +8,7 @@ import pytest
 from dragoman.config_file import ConfigError, dump_config, flatten, load_config, load_saved_config
 from dragoman.errors import UserError
 from dragoman.settings_page import EXAMPLES, render_settings
-from support import run_dragoman
+from support import refusal
 
 MINIMAL = """
 [corpus]
@@ -147,6 +147,7 @@ def test_the_tokenizer_of_test_sets_needs_no_validation_set(config_path: Path) -
     assert load_config(config_path, overrides).evaluation.bleu_tokenize == "zh"
 
 
+@pytest.mark.slow
 def test_command_line_reports_problems_without_torch(config_path: Path) -> None:
     config_path.write_text(MINIMAL + "[vocabulary]\nsise = 1\n")
     script = (
@@ -162,10 +163,10 @@ def test_command_line_reports_problems_without_torch(config_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_missing_config_is_one_line(tmp_path: Path) -> None:
-    result = run_dragoman("prepare", tmp_path / "none.toml")
-    assert result.returncode == 2
-    assert result.stderr == f"dragoman: {tmp_path}/none.toml: no such config file\n"
+def test_missing_config_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, errors = refusal(capsys, "prepare", tmp_path / "none.toml")
+    assert code == 2
+    assert errors == f"dragoman: {tmp_path}/none.toml: no such config file\n"
 
 
 def test_settings_page_is_current() -> None:

@@ -17,12 +17,13 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
+import forked
 from dragoman.cluster.agent import STARTING_SECONDS, Agent
 from dragoman.cluster.control_store import ControlStore
 from dragoman.cluster.failures import Failure
 from dragoman.cluster.orders import Orders
 from dragoman.cluster.rendezvous import SignedRendezvous, make_handler
-from support import wait_until
+from support import PATIENCE, wait_until
 
 SILENT = 8.1  # Seconds; more than an agent's patience with the timeout below.
 
@@ -145,7 +146,7 @@ def agent_process(store: TCPStore, folder: Path, **changes: Any) -> Iterator[sub
         variables={},
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", AGENT],
+        [sys.executable, *forked.OPTION, "-c", AGENT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -167,6 +168,7 @@ def store() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
+@pytest.mark.slow
 def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
     store: Any, tmp_path: Path
 ) -> None:
@@ -176,14 +178,15 @@ def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
         other = make_handler(backend, store, "run", "0", (2, 2), 60.0)
         assert other.next_rendezvous().rank == 0
         other._stop_heartbeats()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE) == 0
         assert process.stderr
         assert "a machine was lost before the workers started" in process.stderr.read()
 
 
+@pytest.mark.slow
 def test_an_agent_has_stopped_its_thread_when_it_ends(store: Any, tmp_path: Path) -> None:
     with agent_process(store, tmp_path, max_machines=1) as process:
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE) == 0
         assert process.stdout
         assert "RendezvousKeepAlive" not in process.stdout.read()
 
@@ -210,7 +213,7 @@ def test_a_machine_whose_worker_dies_when_all_is_done_keeps_nobody_waiting(
         agent_process(store, tmp_path, host="hostA", **orders) as one,
         agent_process(store, tmp_path, host="hostB", **orders) as other,
     ):
-        assert (one.wait(timeout=60), other.wait(timeout=60)) == (0, 0)
+        assert (one.wait(timeout=PATIENCE), other.wait(timeout=PATIENCE)) == (0, 0)
     assert not ControlStore(store, "run", bytes.fromhex("00")).failures()
 
 
@@ -250,7 +253,7 @@ def test_what_killed_agents_left_behind_is_removed_but_nothing_else(
             killed.wait()
         assert len(list(tmp_path.glob("dragoman-agent-*/heartbeats"))) == 2
         with agent_process(store, tmp_path, max_machines=1, run_id="third") as next_one:
-            assert next_one.wait(timeout=60) == 0
+            assert next_one.wait(timeout=PATIENCE) == 0
         assert list(tmp_path.glob("dragoman-agent-*/heartbeats")) == [of_living]
         assert living.poll() is None
     assert others.exists()
@@ -264,6 +267,7 @@ def test_orders_of_another_version_are_refused_in_one_line() -> None:
     assert "another version of Dragoman" in line
 
 
+@pytest.mark.slow
 def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
     store: Any, tmp_path: Path
 ) -> None:
@@ -271,11 +275,12 @@ def test_an_agent_leaves_nothing_behind_when_its_launcher_is_gone(
         wait_until(lambda: any(tmp_path.glob("dragoman-agent-*/heartbeats")))
         assert process.stdin
         process.stdin.close()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert process.wait(timeout=PATIENCE) == -signal.SIGKILL
         process.stdin = None
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others_met", [False, True])
 def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     store: Any, tmp_path: Path, others_met: bool
@@ -286,7 +291,7 @@ def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
         wait_until(lambda: state.get_state() is not None)
         if others_met:
             control.note_rendezvous()
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=PATIENCE) == 1
     over = control.given_up()
     assert (over is None) == others_met
     told = control.failures()[0] if over is None else over

@@ -18,9 +18,10 @@ from dragoman.cluster.failures import describe_error
 from dragoman.cluster.processes import check_reachable, refuse_namesakes
 from dragoman.cluster.signed_store import SignedStore
 from dragoman.errors import Unreachable, UserError
-from support import wait_until
+from support import PATIENCE, wait_until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "code"), [("", 0), ("own", 0), ("1", 1)])
 def test_a_worker_whose_agent_is_gone_ends_before_it_begins(agent: str, code: int) -> None:
     environment = {**os.environ, AGENT_VARIABLE: str(os.getpid()) if agent == "own" else agent}
@@ -28,6 +29,7 @@ def test_a_worker_whose_agent_is_gone_ends_before_it_begins(agent: str, code: in
     assert subprocess.run(words, env=environment).returncode == code
 
 
+@pytest.mark.slow
 def test_a_worker_under_torchrun_ends_even_if_that_died_while_it_started(tmp_path: Path) -> None:
     code = """
 import os, sys, time
@@ -54,12 +56,13 @@ join_workers(DistributedSettings())
     wait_until(started.exists)
     parent.kill()
     parent.wait()
-    _, left = psutil.wait_procs([worker], timeout=20)
+    _, left = psutil.wait_procs([worker], timeout=PATIENCE)
     for process in left:
         process.kill()
     assert not left
 
 
+@pytest.mark.slow
 def test_an_agent_whose_launcher_died_before_giving_orders_says_nothing() -> None:
     words = [sys.executable, "-m", "dragoman.cluster.agent"]
     ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)

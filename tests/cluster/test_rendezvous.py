@@ -6,6 +6,8 @@ import sys
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+import forked
+
 # A machine with a clock of its own, which says how many it meets, and then how many are left.
 MACHINE = """
 import datetime, os, sys, time
@@ -32,12 +34,13 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", ["30", "-30"])
 def test_machines_whose_clocks_differ_meet_and_notice_who_is_gone(lead: str) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     machines = [
         subprocess.Popen(
-            [sys.executable, "-c", MACHINE, name, seconds, str(store.port)],
+            [sys.executable, *forked.OPTION, "-c", MACHINE, name, seconds, str(store.port)],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -6,8 +6,11 @@ import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 
-from support import dragoman_command, number_pairs, wait_until, write_lines
+from support import PATIENCE, dragoman_command, number_pairs, wait_until, write_lines
+
+pytestmark = pytest.mark.slow
 
 # Worker processes that come to life slowly, so that what happens meanwhile is certain to happen.
 SLOW_WORKERS = """\
@@ -45,7 +48,7 @@ def test_workers_end_with_a_preparation_that_was_killed_while_they_started(
     with start_preparing(small_text) as process:
         workers = starting_workers(small_text)
         process.send_signal(signal.SIGKILL)
-    _, left = psutil.wait_procs(workers, timeout=20)
+    _, left = psutil.wait_procs(workers, timeout=PATIENCE)
     for worker in left:
         worker.kill()
     assert not left

@@ -2,14 +2,13 @@
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from launched import LONG
-from machines import Machine, network, wait_for_ssh
+from machines import Network, end_of, run_on, training, wait_for_all
 from support import SMALL, has_step, metrics, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -35,42 +34,22 @@ def common_tensors(run: Path) -> dict[str, object]:
     return {"name": latest.name, **outer, **{name: one.tolist() for name, one in weights.items()}}
 
 
-def test_lost_machine_joins_again_and_all_end_alike(tmp_path: Path, prepared: Path) -> None:
-    folder = tmp_path / "net"
-    folder.mkdir()
-    with network(folder, ["hostA", "hostB"]) as net:
-        for machine in net.machines:
-            machine.start()
-        wait_for_ssh(net)
-
-        def run_on(machine: Machine) -> Path:
-            return machine.see(folder / "private" / "run")
-
-        where = "--run", folder / "private" / "run", "--hosts", "hostA,hostB"
-        with open(folder / "output", "w") as output:
-            process = subprocess.Popen(
-                net.dragoman("train", prepared / "config.toml", *where, *SETTINGS),
-                env=net.environment(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            survivor, victim = net.machines
-            run = run_on(survivor)
-            wait_until(lambda: has_step(run, 20))
-            victim.kill()
-            wait_until(lambda: bool(metrics(run, "lost")))
-            alone = metrics(run, "lost")[0]["step"]
-            wait_until(lambda: metrics(run, "train")[-1]["step"] > alone + 20)
-            victim.start()
-            wait_until(lambda: bool(metrics(run, "joined")), seconds=90)
-            together = metrics(run, "joined")[0]["step"]
-            wait_until(lambda: has_step(run_on(victim), together + 20))
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 4, (folder / "output").read_text()
-            assert common_tensors(run) == common_tensors(run_on(victim))
-            last = metrics(run, "restart")[-1]
-            assert sorted(last["hosts"]) == ["hostA", "hostB"]
-        finally:
-            process.kill()
-            process.wait()
+def test_lost_machine_joins_again_and_all_end_alike(net: Network, prepared: Path) -> None:
+    survivor, victim = net.machines
+    with training(net, prepared / "config.toml", *SETTINGS) as process:
+        run = run_on(net, survivor)
+        wait_for_all(net, run, 20)
+        victim.kill()
+        wait_until(lambda: bool(metrics(run, "lost")))
+        alone = metrics(run, "lost")[-1]["step"]
+        wait_until(lambda: metrics(run, "train")[-1]["step"] > alone + 20)
+        victim.start()
+        wait_until(lambda: metrics(run, "restart")[-1]["joined"] == [victim.name])
+        together = metrics(run, "joined")[-1]["step"]
+        wait_until(lambda: has_step(run_on(net, victim), together + 20))
+        process.send_signal(signal.SIGINT)
+        output = end_of(net, process)
+    assert process.returncode == 4, output
+    assert common_tensors(run) == common_tensors(run_on(net, victim))
+    last = metrics(run, "restart")[-1]
+    assert sorted(last["hosts"]) == ["hostA", "hostB"]

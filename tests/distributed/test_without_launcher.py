@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +10,31 @@ from pathlib import Path
 import pytest
 
 from launched import LONG
-from support import SMALL, assert_same_end, dragoman_command, has_step, run_dragoman, wait_until
+from support import (
+    PATIENCE,
+    SMALL,
+    assert_same_end,
+    dragoman_command,
+    has_step,
+    run_dragoman,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
 
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def slurm_task(
-    folder: Path, name: str, rank: int, port: str, *overrides: str
+    folder: Path, name: str, rank: int, port: int, *overrides: str
 ) -> subprocess.Popen[str]:
     """One of two tasks, as srun would start it."""
     variables = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank)}
-    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
         dragoman_command("train", folder / "config.toml", "--run", folder / name)
         + [*SMALL, *overrides],
@@ -30,11 +45,11 @@ def slurm_task(
 
 
 def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared: Path) -> None:
+    port = free_port()
     refused = [
-        slurm_task(prepared, "run", rank, "29514", f"model.dropout=0.{rank + 1}")
-        for rank in range(2)
+        slurm_task(prepared, "run", rank, port, f"model.dropout=0.{rank + 1}") for rank in range(2)
     ]
-    errors = "".join(task.communicate(timeout=120)[1] for task in refused)
+    errors = "".join(task.communicate(timeout=PATIENCE)[1] for task in refused)
     assert {task.returncode for task in refused} == {2}, errors
     assert re.search(r"\(worker 1\) has model.dropout 0.2, .* \(worker 0\) has 0.1", errors), errors
     result = run_dragoman(
@@ -58,22 +73,24 @@ def test_a_mistake_is_told_once_without_a_launcher_too(
 ) -> None:
     (prepared / "run").mkdir()
     (prepared / "run" / "diary").touch()
+    port = free_port()
     tasks = [
-        slurm_task(prepared, "run", rank, "29516", mistake) for rank, mistake in enumerate(mistakes)
+        slurm_task(prepared, "run", rank, port, mistake) for rank, mistake in enumerate(mistakes)
     ]
-    errors = "".join(task.communicate(timeout=120)[1] for task in tasks)
+    errors = "".join(task.communicate(timeout=PATIENCE)[1] for task in tasks)
     assert errors.count(line) == 1, errors
     assert "Traceback" not in errors
     assert 2 in {task.returncode for task in tasks} <= {1, 2}
 
 
 def test_the_echo_of_a_killed_worker_is_one_line_without_a_launcher(prepared: Path) -> None:
-    first, second = (slurm_task(prepared, "run", rank, "29518", *LONG) for rank in range(2))
+    port = free_port()
+    first, second = (slurm_task(prepared, "run", rank, port, *LONG) for rank in range(2))
     with first, second:
         try:
             wait_until(lambda: has_step(prepared / "run", 3))
             second.kill()
-            _, errors = first.communicate(timeout=120)
+            _, errors = first.communicate(timeout=PATIENCE)
         finally:
             first.kill()
             second.kill()
@@ -91,9 +108,10 @@ def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    tasks = [slurm_task(prepared, "slurm", rank, "29511") for rank in range(2)]
+    port = free_port()
+    tasks = [slurm_task(prepared, "slurm", rank, port) for rank in range(2)]
     for task in tasks:
-        _, errors = task.communicate(timeout=120)
+        _, errors = task.communicate(timeout=PATIENCE)
         assert task.returncode == 0, errors
     assert_same_end(prepared / "torchrun", prepared / "slurm")
 
@@ -115,7 +133,7 @@ def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, 
         "train",
         prepared / "config.toml",
         *settings,
-        env=os.environ | variables | {"MASTER_PORT": "29513"},
+        env=os.environ | variables | {"MASTER_PORT": str(free_port())},
     )
     assert result.returncode == 2, result.stderr
     assert re.search(line, result.stderr), result.stderr
@@ -132,7 +150,7 @@ def test_wrong_variables_are_told_in_one_line(
     prepared: Path, name: str, value: str, line: str
 ) -> None:
     variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
-    variables |= {"MASTER_PORT": "29515", name: value}
+    variables |= {"MASTER_PORT": str(free_port()), name: value}
     result = run_dragoman(
         "train", prepared / "config.toml", *SMALL, env=os.environ | variables, cwd=prepared
     )

@@ -1,4 +1,7 @@
-"""The demo, as a newcomer runs it, and what can be done with its run afterwards."""
+"""The demo, as a newcomer runs it but shorter, and what can be done with its run afterwards.
+
+`python benchmarks/demo.py` runs it as it is, and holds it to its score.
+"""
 
 import json
 import re
@@ -7,14 +10,28 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.config_file import dump_config, load_config
+from dragoman.demo import write_text_and_config
 from support import dragoman_command, refusal, run_dragoman
 
 pytestmark = pytest.mark.slow
 
 
+# A third of the steps of a smaller model, which learns half of what there is to learn.
+SHORTER = [
+    "model.d_model=128",
+    "schedule.warmup_steps=30",
+    "schedule.decay_steps=60",
+    "training.steps=120",
+    "evaluation.every_steps=60",
+]
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "demo"
+    config = write_text_and_config(folder)
+    config.write_text(dump_config(load_config(config, SHORTER), with_defaults=False))
     result = run_dragoman("demo", "--folder", folder)
     assert result.returncode == 0, result.stderr
     (folder / "stdout").write_text(result.stdout)
@@ -33,7 +50,7 @@ def test_it_learns_and_says_so(demo: Path) -> None:
     )
     assert len(scores) == 1
     bleu, low, high = map(float, scores[0])
-    assert bleu > 80
+    assert bleu > 30
     assert low <= bleu <= high
     assert (demo / "stdout").read_text().count("\n\n  ") >= 10, "ten translations are shown"
     assert "What to try next" in (demo / "stderr").read_text()
@@ -60,7 +77,7 @@ def test_as_many_lines_come_out_whatever_goes_in(demo: Path) -> None:
     out = translate(demo, b"\n".join(lines))
     assert out.count(b"\n") == len(lines)
     translations = out.decode().split("\n")
-    assert translations[0] == "Ben lernt seit vier Jahren Katalanisch."
+    assert translations[0].startswith("Ben lernt seit ")
     assert translations[1] == ""
     assert translations[2] == ""
     assert translate(demo, b"") == b""
@@ -85,13 +102,13 @@ def test_n_best_lists_have_falling_scores(demo: Path) -> None:
 )
 def test_choices_of_weights_and_search(demo: Path, choice: list[str]) -> None:
     out = translate(demo, b"Ben has been learning Catalan for four years.\n", *choice).decode()
-    assert "Katalanisch" in out
+    assert " lernt seit " in out
 
 
 def test_evaluate_given_files_equals_the_prepared_test_set(demo: Path) -> None:
-    prepared = run_dragoman("evaluate", demo / "run")
+    prepared = run_dragoman("evaluate", demo / "run", "--beam", "1")
     given = run_dragoman(
-        *("evaluate", demo / "run", "--source", demo / "text/test.en"),
+        *("evaluate", demo / "run", "--beam", "1", "--source", demo / "text/test.en"),
         *("--reference", demo / "text/test.de"),
     )
     assert prepared.returncode == given.returncode == 0

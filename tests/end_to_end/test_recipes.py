@@ -1,16 +1,13 @@
 """The recipes in configs/: all load, and those of WMT16 run but for the download.
 
 The stand-in has the folders and file names that mtdata and tar make (docs/recipes.md), filled with
-a little real text where there is some, otherwise with the demo's.
+a little of the demo's text.
 """
 
-import gzip
 import json
-import lzma
 import os
 import shutil
 import subprocess
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -18,12 +15,12 @@ import torch
 
 from dragoman.config import has_end
 from dragoman.config_file import load_config
+from dragoman.corpus.demo import write_demo
 from dragoman.model.transformer import Transformer, count_parameters
 from support import run_dragoman, write_lines
 
 PROJECT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((PROJECT / "configs").glob("*.toml"))
-SHARED_DATA = PROJECT.parent / "shared" / "data"
 PAIRS = 1_500  # Of each training text.
 
 # Sizes only: what is read, cleaned, scheduled and scored stays the recipe's.
@@ -85,16 +82,6 @@ def test_wmt16_paths_are_those_of_the_documented_commands() -> None:
                 assert any(made_by in word for word in commands), path
 
 
-def real_pairs(folder: str, part: str, count: int) -> tuple[list[str], list[str]]:
-    sides = []
-    for language in ("en", "de"):
-        path = next((SHARED_DATA / folder).glob(f"{part}.{language}.*"))
-        unpack = lzma.open if path.suffix == ".xz" else gzip.open
-        with unpack(path, "rt", encoding="utf-8") as lines:
-            sides.append([line.rstrip("\n") for line in islice(lines, count)])
-    return sides[0], sides[1]
-
-
 def demo_pairs(text: Path, part: str, start: int, count: int) -> tuple[list[str], list[str]]:
     source, target = (
         (text / f"{part}.{language}").read_text().splitlines()[start : start + count]
@@ -110,26 +97,15 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (checkout / "configs").mkdir()
     for path in CONFIGS:
         shutil.copy(path, checkout / "configs")
-    if SHARED_DATA.is_dir():
-        texts = {
-            "europarl": real_pairs("europarl", "train", PAIRS),
-            "commoncrawl": real_pairs("tatoeba", "train", PAIRS),
-            "news-commentary": real_pairs("newstest2008-2012", "train", PAIRS),
-            "newstest-2013": real_pairs("newstest2013", "val", 30),
-            "newstest_deen-2014": real_pairs("europarl", "test", 30),
-        }
-    else:
-        from dragoman.corpus.demo import write_demo
-
-        text = checkout / "demo"
-        write_demo(text)
-        texts = {
-            "europarl": demo_pairs(text, "train", 0, PAIRS),
-            "commoncrawl": demo_pairs(text, "train", PAIRS, PAIRS),
-            "news-commentary": demo_pairs(text, "train", 2 * PAIRS, PAIRS),
-            "newstest-2013": demo_pairs(text, "validation", 0, 30),
-            "newstest_deen-2014": demo_pairs(text, "test", 0, 30),
-        }
+    text = checkout / "demo"
+    write_demo(text)
+    texts = {
+        "europarl": demo_pairs(text, "train", 0, PAIRS),
+        "commoncrawl": demo_pairs(text, "train", PAIRS, PAIRS),
+        "news-commentary": demo_pairs(text, "train", 2 * PAIRS, PAIRS),
+        "newstest-2013": demo_pairs(text, "validation", 0, 30),
+        "newstest_deen-2014": demo_pairs(text, "test", 0, 30),
+    }
     # A pair that Moses would drop, and one that it would keep, twice.
     texts["europarl"][0].extend(["too long " * 41, "Twice.", "Twice."])
     texts["europarl"][1].extend(["zu lang " * 41, "Zweimal.", "Zweimal."])

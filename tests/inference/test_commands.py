@@ -140,6 +140,7 @@ def test_every_line_is_translated_without_a_byte_order_mark(
     assert seen == groups
 
 
+@pytest.mark.slow
 def test_a_line_is_answered_before_the_next_one_comes(run: Path) -> None:
     command = [sys.executable, "-m", "dragoman", "translate", str(run)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

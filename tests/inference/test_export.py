@@ -235,6 +235,7 @@ def test_two_vocabularies_and_long_sentences(tmp_path: Path, begin_mark: bool) -
     same(ours.translate(lines, search, 2), theirs.translate(lines, search, 2))
 
 
+@pytest.mark.slow
 def test_an_export_needs_no_run(exported: Path, run: RunFolder, tmp_path: Path) -> None:
     """Line in, line out, whatever goes in; and the same lines as without an export."""
     alone = tmp_path / "elsewhere"
@@ -342,6 +343,7 @@ def test_only_exports_are_replaced(
     assert "Not a directory" in refused(tmp_path / "file" / "below")
 
 
+@pytest.mark.slow
 def test_a_folder_that_may_not_be_written(run: RunFolder, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
@@ -410,6 +412,7 @@ def test_damage_is_named(
         assert errors.startswith("dragoman: ctranslate2 is not installed: in the checkout, pip ")
 
 
+@pytest.mark.slow
 def test_help_is_light() -> None:
     code = (
         "import sys\nfrom dragoman.cli import main\n"

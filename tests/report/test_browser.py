@@ -10,7 +10,10 @@ from dragoman.report.page.report_page import write_report
 from report.browser import Page, find_chromium
 from report.synthetic import write_long_run
 
-pytestmark = pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed"),
+]
 
 VISIBLE = """
 [...document.querySelectorAll('figure')].map(figure =>

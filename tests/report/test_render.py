@@ -181,6 +181,7 @@ def test_numbers_in_pictures_are_left_whole() -> None:
     assert not re.search(r' d="[^"]*\.\d\d', svg)
 
 
+@pytest.mark.slow
 def test_the_report_waits_for_its_heavy_imports() -> None:
     names = ("page.report_page", "comparison.comparison_page", "page.whatif_table")
     modules = ", ".join(f"dragoman.report.{name}" for name in names)

@@ -47,6 +47,7 @@ class Told:
     """Steps that this worker has told the others of."""
 
     finished: list[tuple[QueuedStep, StepResult]]
+    moment: float  # When the last of them was.
     answers: Gathering
 
 
@@ -212,7 +213,8 @@ class Trainer:
         if finished:
             own = Requests(self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due)
             steps = (WorkerStep(one.loss, one.nll, one.seconds_compute) for _, one in finished)
-            told.append(Told(finished, self.workers.start_gather([*own, *chain(*steps)])))
+            answers = self.workers.start_gather([*own, *chain(*steps)])
+            told.append(Told(finished, time.time(), answers))
             if self.local and not is_pause_due:
                 self.told = told.pop()
         agreed = [self._note_results(one) for one in told]
@@ -231,7 +233,7 @@ class Trainer:
         for (queued, result), is_last in mark_last(told.finished):
             everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in answers]
             lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
-        ends = end_times([line.seconds for line in lines], time.time())
+        ends = end_times([line.seconds for line in lines], told.moment + seconds_hearing)
         for (queued, _), line, end in zip(told.finished, lines, ends, strict=True):
             self._note_step(queued.step, line, end)
         # Not before: times in the log only go forward.
