@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import file_faults
 import process_faults
 from fault_outcomes import Finding, Outcome
-from forked import forking
+from forked import Template, forking
 from machine_faults import HOST_FAULTS, host_stage
 from process_faults import disturb
 
@@ -114,7 +114,7 @@ def main() -> None:
             detail = f"{task.kind} {task.number}: {finding.outcome.name}: {finding.detail}"
             print(detail, file=sys.stderr, flush=True)
         done = sum(tally.values())
-        if not done % 50:
+        if not done % 20:
             minutes = (time.monotonic() - start) / 60
             print(f"{done:,} of {len(tasks):,} in {minutes:.0f} min", file=sys.stderr, flush=True)
     print(table(tally))
@@ -160,8 +160,8 @@ def in_lanes(tasks: Sequence[Task], seed: int) -> Iterator[tuple[Task, Finding]]
 
 def work(place: Path, tasks: Sequence[Task], seed: int, waiting: int, tell: int) -> None:
     """Take tasks until there are none left."""
-    with forking(), ExitStack() as at_end:
-        stages = Stages(place, at_end)
+    with forking() as template, ExitStack() as at_end:
+        stages = Stages(place, template, at_end)
         while taken := os.read(waiting, 4):
             (number,) = struct.unpack("I", taken)
             task = tasks[number]
@@ -176,8 +176,8 @@ def work(place: Path, tasks: Sequence[Task], seed: int, waiting: int, tell: int)
 class Stages:
     """What faults of each group need; made when the first of them comes."""
 
-    def __init__(self, place: Path, at_end: ExitStack) -> None:
-        self._place, self._at_end = place, at_end
+    def __init__(self, place: Path, template: Template, at_end: ExitStack) -> None:
+        self._place, self._template, self._at_end = place, template, at_end
         self._trials: dict[str, Callable[[str, random.Random], Finding]] = {}
 
     def trial(self, group: str) -> Callable[[str, random.Random], Finding]:
@@ -193,7 +193,7 @@ class Stages:
             world = file_faults.build_world(place)
             return lambda kind, chance: file_faults.try_damage(world, kind, chance)
         if name == "hosts":
-            hosts = self._at_end.enter_context(host_stage(place))
+            hosts = self._at_end.enter_context(host_stage(place, self._template))
             return lambda kind, chance: disturb(hosts, HOST_FAULTS[kind], chance)
         stage = process_faults.build_stage(place)
         return lambda kind, chance: process_faults.try_fault(stage, kind, chance)

@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 
 from fault_outcomes import Finding, worst
-from machines import Machine, Network, network, run_on, shell, wait_for_ssh
+from forked import Template
+from machines import Machine, Network, network, run_on, shell, start_all, wait_for_ssh
 from process_faults import (
     MARK,
     SETTINGS,
@@ -72,14 +73,13 @@ class HostStage:
 
 
 @contextmanager
-def host_stage(place: Path) -> Iterator[HostStage]:
+def host_stage(place: Path, template: Template) -> Iterator[HostStage]:
     """Make two machines, prepare a corpus, and train without faults."""
     place.mkdir(parents=True, exist_ok=True)
     prepare_corpus(place)
-    with network(place, HOSTS) as net:
-        for machine in net.machines:
-            machine.start()
-        wait_for_ssh(net)
+    template.start()
+    with network(place, HOSTS, template.place) as net:
+        start_all(net)
         begin = time.monotonic()
         life = HostStage(net, place, 0.0).start()
         assert life.end().code == 0, life.errors.read_text()
