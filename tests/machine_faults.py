@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from fault_outcomes import Finding, worst
+from fault_outcomes import Finding, Outcome, worst
 from forked import Template
 from machines import Machine, Network, network, run_on, shell, start_all, wait_for_ssh
 from process_faults import (
@@ -60,8 +60,14 @@ class HostStage:
             shutil.rmtree(run_on(self.net, machine), ignore_errors=True)
 
     def judge(self) -> Finding:
-        """Whether the run came to the end of the undisturbed one, on every machine."""
-        ends = [run_on(self.net, machine) for machine in self.net.machines]
+        """Whether the run came to the end of the undisturbed one, on every machine that has it.
+
+        A killed machine has lost its folder; killed when all is done, it gets no other.
+        """
+        runs = [run_on(self.net, machine) for machine in self.net.machines]
+        ends = [run for run in runs if (run / "checkpoints" / "checkpoints.json").exists()]
+        if not ends:
+            return Finding(Outcome.LOST, "no machine has the run")
         return worst([judge_end(self.place / "reference", end) for end in ends])
 
     def _processes(self, mark: str) -> Iterator[psutil.Process]:
