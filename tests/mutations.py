@@ -34,6 +34,8 @@ def mutate(path: Path, generator: random.Random) -> str:
     kinds = ["flip", "cut", "insert", "empty"]
     if path.suffix in (".json", ".jsonl"):
         kinds += ["value", "text", "key"] * 3
+    if path.suffix == ".toml":
+        kinds += ["setting"] * 4
     kind = generator.choice(kinds)
     place = generator.randrange(len(content)) if content else 0
     match kind:
@@ -47,6 +49,8 @@ def mutate(path: Path, generator: random.Random) -> str:
             path.write_bytes(content[:place] + generator.randbytes(20) + content[place:])
         case "value" | "text" | "key":
             _mutate_json(path, content, kind, generator)
+        case "setting":
+            _mutate_setting(path, content, generator)
         case _:
             path.write_bytes(b"")
     return f"{path.name}: {kind} at {place}"
@@ -72,6 +76,18 @@ def _mutate_json(path: Path, content: bytes, kind: str, generator: random.Random
         text = text.replace(json.dumps(mark), generator.choice(STRANGE_TEXTS))
     lines[chosen] = text.encode() + (b"\n" if is_log else b"")
     path.write_bytes(b"".join(lines))
+
+
+def _mutate_setting(path: Path, content: bytes, generator: random.Random) -> None:
+    """Give one setting of a config another value."""
+    lines = content.decode().splitlines()
+    places = [place for place, line in enumerate(lines) if " = " in line]
+    if not places:
+        return
+    place = generator.choice(places)
+    values = [json.dumps(generator.choice(STRANGE)), "nan", "inf", "3", "0.5"]
+    lines[place] = f"{lines[place].split(' = ')[0]} = {generator.choice(values)}"
+    path.write_text("\n".join(lines))
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -100,7 +100,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Written:
 
 def read_index(folder: Path) -> CheckpointIndex:
     """The kept checkpoints; if the index is lost, what their folders say."""
-    entries = read_listed(folder)
+    entries = _listed(folder)
     if entries is None:
         entries = _in_folders(folder)
         if entries:
@@ -114,7 +114,7 @@ def mend_index(folder: Path, warn: Callable[[str], None]) -> None:
         place = folder / before.name.removeprefix(".").removesuffix(BEFORE)
         if not place.exists():
             before.rename(place)
-    listed = read_listed(folder) or []
+    listed = _listed(folder) or []
     names = {entry.name for entry in listed}
     left_out = [entry for entry in _in_folders(folder) if entry.name not in names]
     if left_out:
@@ -184,6 +184,21 @@ def find_damage(folder: Path, entry: CheckpointEntry, files: Sequence[str] = FIL
 def read_state(folder: Path, name: str) -> CheckpointState:
     """Read a checkpoint's state: step, place in the corpus, best scores."""
     return read_document(folder / name / STATE, CheckpointState, "restore the checkpoint")
+
+
+def _listed(folder: Path) -> list[CheckpointEntry] | None:
+    """Entries of the index; None if it is lost, or says other scores than a checkpoint itself.
+
+    They decide which checkpoint is the best, and which are deleted.
+    """
+    entries = read_listed(folder)
+    for entry in entries or ():
+        with suppress(OSError, ValueError):
+            own = _entry(folder / entry.name)
+            told = replace(entry, loss=own.loss, nll=own.nll, bleu=own.bleu)
+            if own.files[STATE] == entry.files[STATE] and told != entry:
+                return None
+    return entries
 
 
 def _flush(path: Path) -> None:
