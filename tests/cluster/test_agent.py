@@ -191,6 +191,33 @@ def test_an_agent_has_stopped_its_thread_when_it_ends(store: Any, tmp_path: Path
         assert "RendezvousKeepAlive" not in process.stdout.read()
 
 
+# Notes that it has started, and works on until there is a second note.
+STARTS = """
+import os, sys, time
+with open(sys.argv[1], "a") as notes:
+    notes.write(os.environ["DRAGOMAN_ATTEMPT"] + "\\n")
+while len(open(sys.argv[1]).readlines()) < 2:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_that_others_took_for_dead_joins_them_instead_of_training_alone(
+    store: Any, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    command = ["-c", STARTS, str(notes)]
+    control = ControlStore(store, "run", bytes.fromhex("00"))
+    with agent_process(store, tmp_path, max_machines=1, command=command) as process:
+        wait_until(notes.exists)
+        control.note_rendezvous(control.latest_attempt() + 1)
+        assert process.wait(timeout=PATIENCE) == 0
+        assert process.stderr
+        assert "the others met without this machine" in process.stderr.read()
+    first, second = notes.read_text().split()
+    assert int(second) > int(first)
+
+
 # Worker 0 says that all is done, and the other one dies on its way out.
 DONE = """
 import os, signal, time
@@ -290,7 +317,7 @@ def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
         state = SignedRendezvous(store, "run", bytes.fromhex("00"))
         wait_until(lambda: state.get_state() is not None)
         if others_met:
-            control.note_rendezvous()
+            control.note_rendezvous(0)
         assert process.wait(timeout=PATIENCE) == 1
     over = control.given_up()
     assert (over is None) == others_met
@@ -318,7 +345,7 @@ def test_only_a_restart_for_a_machine_that_joins_is_not_counted(
 ) -> None:
     control = ControlStore(store, "run", bytes.fromhex("00"))
     control.post_failure(KILLED)  # In an earlier attempt.
-    control.note_rendezvous()
+    control.note_rendezvous(0)
     for failure in failures:
         control.post_failure(failure)
     agent: Any = object.__new__(Agent)

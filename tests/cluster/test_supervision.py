@@ -51,11 +51,11 @@ def fail(worker: int, error: Exception) -> None:
 
 
 def test_only_what_comes_back_in_another_attempt_ends_the_run(control: ControlStore) -> None:
-    control.note_rendezvous()
+    control.note_rendezvous(0)
     for worker in (0, 1):
         fail(worker, ValueError("the disk is on fire"))
     assert control.given_up() is None, "two workers failed alike, and there was no restart yet"
-    control.note_rendezvous()
+    control.note_rendezvous(0)
     fail(1, ValueError("the disk is still on fire"))
     assert control.given_up() is None
     fail(0, ValueError("the disk is on fire"))
@@ -66,10 +66,10 @@ def test_only_what_comes_back_in_another_attempt_ends_the_run(control: ControlSt
 
 
 def test_a_machine_that_does_not_answer_gets_another_try(control: ControlStore) -> None:
-    control.note_rendezvous()
+    control.note_rendezvous(0)
     fail(0, Unreachable("hostA cannot reach hostB"))
     assert control.given_up() is None, "it may have died, and be lost or come back"
-    control.note_rendezvous()
+    control.note_rendezvous(0)
     fail(0, Unreachable("hostA cannot reach hostB"))
     over = control.given_up()
     assert over

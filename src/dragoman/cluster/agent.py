@@ -90,6 +90,7 @@ class Agent(LocalElasticAgent):
         self._started = self._looked = self._awake_since = 0.0
         self._killed: set[int] = set()
         self._meetings = 0
+        self._attempt = -1
 
     def was_left_out(self) -> bool:
         """Whether others met while this machine waited for them."""
@@ -107,10 +108,11 @@ class Agent(LocalElasticAgent):
 
     def _begin_attempt(self, worker_group: WorkerGroup) -> None:
         """Begin when the first agent has taken note of the meeting, which gives it its name."""
-        attempt = str(self._rounds.round)
+        self._attempt = self._rounds.round
+        attempt = str(self._attempt)
         notices = self._control.notices_of(attempt)
         if worker_group.group_rank == 0:
-            self._control.note_rendezvous()
+            self._control.note_rendezvous(self._attempt)
             notices.post("begun", True)
         elif not notices.wait(["begun"], STORE_TIMEOUT):
             raise TimeoutError
@@ -164,7 +166,15 @@ class Agent(LocalElasticAgent):
             set_restarts_left(self, 0)
             if result.state is WorkerState.HEALTHY:
                 return RunResult(state=WorkerState.FAILED, failures={})
+        elif result.state is WorkerState.HEALTHY and self._is_forgotten():
+            # Two groups would train the same run, each for itself.
+            say("the others met without this machine, which was too slow to answer; joining them")
+            self._restart_workers(worker_group)
         return result
+
+    def _is_forgotten(self) -> bool:
+        """Whether other machines took this one for dead, and have begun again without it."""
+        return self._control.latest_attempt() > self._attempt
 
     def _is_join(self, worker_group: WorkerGroup) -> bool:
         """Whether workers failed only because others left them to meet a machine that joins."""

@@ -104,10 +104,19 @@ class ControlStore:
             self.saves_answered(),
         )
 
-    def note_rendezvous(self) -> None:
-        """Draw a line under the failures so far: the workers of the next attempt have not begun."""
-        meeting = {"number": self.meetings() + 1, "failures": len(self.failures())}
+    def note_rendezvous(self, attempt: int) -> None:
+        """Draw a line under the failures so far: the workers of this attempt have not begun."""
+        meeting = {
+            "number": self.meetings() + 1,
+            "failures": len(self.failures()),
+            "attempt": attempt,
+        }
         self._notices.post("meeting", meeting)
+
+    def latest_attempt(self) -> int:
+        """The number of the attempt that machines last met for."""
+        meeting = self._notices.read("meeting")
+        return int(meeting["attempt"]) if meeting else -1
 
     def meetings(self) -> int:
         """How often machines have met to begin an attempt."""

@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 from dragoman.cluster.engine import NodeDescription, RendezvousStateHolder
 
 # How quickly a machine that is gone is noticed, and how long to wait for a last one to come.
-KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 3, 3
+KEEP_ALIVE_SECONDS, KEEP_ALIVE_ATTEMPTS, LAST_CALL_SECONDS = 1, 5, 3
 _ALGORITHM = "sha256"
 _SIGNATURE_BYTES = 32
 
