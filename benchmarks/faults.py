@@ -38,7 +38,6 @@ from machine_faults import HOST_FAULTS, host_stage
 from process_faults import disturb
 
 PRIVATE = "DRAGOMAN_FAULTS_MOUNTS"
-LANES = 2
 # How many of each kind there are among a thousand faults.
 SHARES: dict[str, dict[str, int]] = {
     "hosts": dict.fromkeys(HOST_FAULTS, 4),
@@ -98,6 +97,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--kinds", nargs="+", choices=list(SHARES), default=list(SHARES))
+    parser.add_argument("--lanes", type=int, default=2, help="faults tried at a time")
     arguments = parser.parse_args()
     if {"disks", "hosts"} & set(arguments.kinds) and PRIVATE not in os.environ:
         if os.getuid():
@@ -108,7 +108,7 @@ def main() -> None:
     start = time.monotonic()
     tasks = list(plan(arguments.kinds, arguments.count))
     tally: Counter[tuple[str, Outcome]] = Counter()
-    for task, finding in in_lanes(tasks, arguments.seed):
+    for task, finding in in_lanes(tasks, arguments.seed, arguments.lanes):
         tally[task.kind, finding.outcome] += 1
         if finding.outcome > Outcome.REFUSED:
             detail = f"{task.kind} {task.number}: {finding.outcome.name}: {finding.detail}"
@@ -132,11 +132,11 @@ def plan(groups: Sequence[str], count: int) -> Iterator[Task]:
             yield Task(group, kind, number)
 
 
-def in_lanes(tasks: Sequence[Task], seed: int) -> Iterator[tuple[Task, Finding]]:
-    """Try all, two at a time: whoever is free takes the next."""
+def in_lanes(tasks: Sequence[Task], seed: int, lanes: int) -> Iterator[tuple[Task, Finding]]:
+    """Try all, some at a time: whoever is free takes the next."""
     waiting, more = os.pipe()
     found, tell = os.pipe()
-    for lane in range(LANES):
+    for lane in range(lanes):
         if not os.fork():
             os.close(more)
             code = 1
@@ -154,7 +154,7 @@ def in_lanes(tasks: Sequence[Task], seed: int) -> Iterator[tuple[Task, Finding]]
             number, outcome, length = struct.unpack("III", head)
             detail = lines.read(length).decode()
             yield tasks[number], Finding(Outcome(outcome), detail)
-    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(LANES)]
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(lanes)]
     assert not any(codes), "a lane broke down"
 
 
@@ -194,7 +194,7 @@ class Stages:
             return lambda kind, chance: file_faults.try_damage(world, kind, chance)
         if name == "hosts":
             hosts = self._at_end.enter_context(host_stage(place, self._template))
-            return lambda kind, chance: disturb(hosts, HOST_FAULTS[kind], chance)
+            return lambda kind, chance: disturb(hosts, [HOST_FAULTS[kind]], chance)
         stage = process_faults.build_stage(place)
         return lambda kind, chance: process_faults.try_fault(stage, kind, chance)
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -170,22 +170,25 @@ def try_fault(stage: LocalStage, kind: str, generator: random.Random) -> Finding
     """Disturb a run at a random moment, then give the same command until it is complete."""
     if kind in DISKS:
         return _try_disk(stage, DISKS[kind], generator)
-    return disturb(stage, FAULTS[kind], generator)
+    return disturb(stage, [FAULTS[kind]], generator)
 
 
-def disturb(stage: Stage, fault: Fault, generator: random.Random) -> Finding:
-    """One fault, and lives until the run is complete."""
-    moment = generator.random() * stage.seconds
+def disturb(stage: Stage, faults: Sequence[Fault], generator: random.Random) -> Finding:
+    """Faults one after the other, each at a random moment, and lives until the run is complete."""
     findings: list[Finding] = []
     stage.clear()
     life = stage.start()
-    time.sleep(moment)
-    while not fault(stage, life, generator):  # It was over before.
-        life.end()
-        stage.clear()
-        moment *= 0.7
-        life = stage.start()
+    for fault in faults:
+        moment = generator.random() * stage.seconds
         time.sleep(moment)
+        while not fault(stage, life, generator):  # It was over before.
+            ended = life.end()
+            findings += judge_life(life, ended)
+            if ended.code == 0:
+                stage.clear()
+                moment *= 0.7
+            life = stage.start()
+            time.sleep(moment)
     for _ in range(MOST_LIVES):
         ended = life.end()
         findings += judge_life(life, ended)
@@ -344,7 +347,7 @@ def _try_disk(stage: LocalStage, fault: Fault, generator: random.Random) -> Find
     disk.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "none", disk], check=True)
     try:
-        return disturb(replace(stage, run=disk / "run"), fault, generator)
+        return disturb(replace(stage, run=disk / "run"), [fault], generator)
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
