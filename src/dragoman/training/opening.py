@@ -171,20 +171,18 @@ def load_everywhere(
     if has_own:
         load_weights(model, read_tensors(saved / WEIGHTS, weights))
         moments = read_tensors(saved / OPTIMIZER, moments)
-    own = _weights_checksum(run, name) if has_own else None
-    if any(one != own for one in workers.gather_json(own)) or not has_own:
+    checksums = workers.gather_json(_weights_checksum(run, name) if has_own else None)
+    all_have_it = has_own and len(set(checksums)) == 1
+    if not all_have_it:
         # Someone lacks it, or has another one: the source's is sent to all.
         workers.broadcast_tensors((value.data for value in model.parameters()), source)
-        step.weights_changed()
-        if workers.rank == source:
-            step.load(moments, numbers)
-        workers.broadcast_tensors(step.tensors().values(), source)
-        step.load(step.tensors(), numbers)
-        if not has_own or config.distributed.sync != "local":
-            return parse(Progress, progress), name
-    # With local steps workers have moments of their own, which their folder remembers.
     step.weights_changed()
-    step.load(moments, read_state(run.checkpoints, name).optimizer)
+    if not all_have_it:
+        step.load(moments if workers.rank == source else step.tensors(), numbers)
+        workers.broadcast_tensors(step.tensors().values(), source)
+    # With local steps workers have moments of their own, which their folder remembers.
+    if has_own and (all_have_it or config.distributed.sync == "local"):
+        step.load(moments, read_state(run.checkpoints, name).optimizer)
     return parse(Progress, progress), name
 
 
