@@ -6,8 +6,9 @@ Kills, stops, disks and strangers disturb small runs of two workers at random mo
 command is then given until the run is complete, and weights and losses are compared with those of a
 run that nothing disturbed. Files of a run, a corpus and an export are damaged, and every command
 that reads them is run. Every fault has a number: a seed and a kind make the same faults again, but
-for the moment at which a signal meets a process. Needs root, iproute2 and openssh-server for disks
-and machines; --kinds leaves them out.
+for the moment at which a signal meets a process. With --record, the same command goes on after an
+interruption. Needs root, iproute2 and openssh-server for disks and machines; --kinds leaves them
+out.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
+import json
 import random
 import struct
 import sys
@@ -97,6 +99,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--kinds", nargs="+", choices=list(SHARES), default=list(SHARES))
+    parser.add_argument("--record", type=Path, help="a file of what came of each fault")
     parser.add_argument("--lanes", type=int, default=2, help="faults tried at a time")
     arguments = parser.parse_args()
     if {"disks", "hosts"} & set(arguments.kinds) and PRIVATE not in os.environ:
@@ -107,18 +110,20 @@ def main() -> None:
         os.execvp("unshare", ["unshare", "--mount", sys.executable, *sys.argv])
     start = time.monotonic()
     tasks = list(plan(arguments.kinds, arguments.count))
-    tally: Counter[tuple[str, Outcome]] = Counter()
-    for task, finding in in_lanes(tasks, arguments.seed, arguments.lanes):
+    done = read_record(arguments.record, tasks)
+    tally = Counter((task.kind, outcome) for task, outcome in done.items())
+    left = [task for task in tasks if task not in done]
+    for task, finding in in_lanes(left, arguments.seed, arguments.lanes):
         tally[task.kind, finding.outcome] += 1
+        record(arguments.record, task, finding)
         if finding.outcome > Outcome.REFUSED:
             detail = f"{task.kind} {task.number}: {finding.outcome.name}: {finding.detail}"
             print(detail, file=sys.stderr, flush=True)
-        done = sum(tally.values())
-        if not done % 20:
+        if not tally.total() % 20:
             minutes = (time.monotonic() - start) / 60
-            print(f"{done:,} of {len(tasks):,} in {minutes:.0f} min", file=sys.stderr, flush=True)
+            told = f"{tally.total():,} of {len(tasks):,} in {minutes:.0f} min"
+            print(told, file=sys.stderr, flush=True)
     print(table(tally))
-    print(f"\n{sum(tally.values()):,} faults in {(time.monotonic() - start) / 60:.0f} minutes")
     sys.exit(any(outcome > Outcome.REFUSED for _, outcome in tally))
 
 
@@ -130,6 +135,25 @@ def plan(groups: Sequence[str], count: int) -> Iterator[Task]:
         first, before = before * count // whole, before + share
         for number in range(before * count // whole - first):
             yield Task(group, kind, number)
+
+
+def read_record(path: Path | None, tasks: Sequence[Task]) -> dict[Task, Outcome]:
+    """What an earlier start of the same command has tried."""
+    lines = path.read_text().splitlines() if path and path.exists() else []
+    found = {
+        (one["kind"], one["number"]): Outcome[one["outcome"]] for one in map(json.loads, lines)
+    }
+    return {
+        task: found[task.kind, task.number] for task in tasks if (task.kind, task.number) in found
+    }
+
+
+def record(path: Path | None, task: Task, finding: Finding) -> None:
+    """Keep what came of a fault."""
+    if path:
+        told = {"outcome": finding.outcome.name, "detail": finding.detail}
+        with open(path, "a") as file:
+            file.write(json.dumps({"kind": task.kind, "number": task.number, **told}) + "\n")
 
 
 def in_lanes(tasks: Sequence[Task], seed: int, lanes: int) -> Iterator[tuple[Task, Finding]]:
