@@ -2,9 +2,10 @@
 
 Steps take a while but no core: tests wait for machines that are lost and found, and what trains
 meanwhile would only slow that down. Little is measured before the first step. The variable FAULT
-(worker, step, kind) makes a worker fail.
+(worker, step, kind) makes a worker fail; LEAVES says how worker 1 leaves when everything is done.
 """
 
+import atexit
 import os
 import signal
 import time
@@ -41,3 +42,12 @@ if "RANK" in os.environ:
                 parameter.data.fill_(float("nan"))
 
     PlainStep.queue = queue  # type: ignore[assignment, method-assign]
+
+if "LEAVES" in os.environ and os.environ.get("RANK") == "1":
+    ways = {
+        "slowly": lambda: time.sleep(6),
+        "never": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "with an error": lambda: os._exit(1),
+    }
+    atexit.register(ways[os.environ["LEAVES"]])

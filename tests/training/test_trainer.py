@@ -395,11 +395,11 @@ def test_a_folder_with_other_things_is_refused(
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_like_the_undisturbed_run(prepared: Path) -> None:
     """benchmarks/faults.py has a longer campaign."""
-    settings = ["training.steps=600", "evaluation.every_steps=300"]
+    settings = ["training.steps=120", "evaluation.every_steps=60"]
     run(prepared, "whole", *settings)
     generator = random.Random(0)
     last = 0
-    for _ in range(6):
+    for _ in range(3):
         process = start_training(prepared, *settings)
         wait_until(partial(has_step, prepared / "run", last + 1))
         time.sleep(generator.uniform(0, 0.05))
@@ -407,6 +407,6 @@ def test_killed_at_random_moments_it_ends_like_the_undisturbed_run(prepared: Pat
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         last = metrics(prepared / "run", "train")[-1]["step"]
-    assert last < 600, "all of them came before the end"
+    assert last < 120, "all of them came before the end"
     assert start_training(prepared, *settings).wait(timeout=PATIENCE) == 0
     assert_same_end(prepared / "whole", prepared / "run")
