@@ -10,7 +10,7 @@ import pytest
 from dragoman.cluster.control_store import STORE_VARIABLE, connect
 from dragoman.cluster.failures import Failure
 from launched import LONG, train, training, worker_processes
-from support import has_step, metrics, wait_until
+from support import PATIENCE, has_step, metrics, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -34,9 +34,8 @@ def demo_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "demo.toml"
 
 
-def test_demo_corpus_over_ssh_with_counted_bytes(measured_net: Network, demo_config: Path) -> None:
+def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path) -> None:
     """Two hosts, one command: names, addresses, shared evaluation, and bytes as in theory."""
-    net = measured_net
     first, second = net.machines
     gradient_bytes = 4 * 2_456_832
     # Two workers on a machine add up before they send: the wire carries no more for them.

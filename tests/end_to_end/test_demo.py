@@ -17,13 +17,14 @@ from support import dragoman_command, refusal, run_dragoman
 pytestmark = pytest.mark.slow
 
 
-# A third of the steps of a smaller model, which learns half of what there is to learn.
+# A quarter of the steps of a smaller model, which learns half of what there is to learn.
 SHORTER = [
     "model.d_model=128",
-    "schedule.warmup_steps=30",
+    "schedule.peak=3.5e-3",
+    "schedule.warmup_steps=20",
     "schedule.decay_steps=60",
-    "training.steps=120",
-    "evaluation.every_steps=60",
+    "training.steps=90",
+    "evaluation.every_steps=45",
 ]
 
 
