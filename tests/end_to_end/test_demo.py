@@ -17,14 +17,13 @@ from support import dragoman_command, refusal, run_dragoman
 pytestmark = pytest.mark.slow
 
 
-# A quarter of the steps of a smaller model, which learns half of what there is to learn.
+# A third of the steps of a smaller model, which learns half of what there is to learn.
 SHORTER = [
     "model.d_model=128",
-    "schedule.peak=3.5e-3",
-    "schedule.warmup_steps=20",
+    "schedule.warmup_steps=30",
     "schedule.decay_steps=60",
-    "training.steps=90",
-    "evaluation.every_steps=45",
+    "training.steps=120",
+    "evaluation.every_steps=60",
 ]
 
 
