@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from dragoman.config import TranslationSettings
 from dragoman.corpus.store import EvaluationSet, PreparedCorpus
-from dragoman.inference.beam_search import Hypothesis
 from dragoman.inference.ctranslate2_model import VERSION, load_translator, read_pieces, write_model
 from dragoman.inference.evaluate import score_text
 from dragoman.inference.export_folder import SUBWORDS
+from dragoman.inference.hypotheses import Hypothesis
 from dragoman.inference.load import TrainedModel, load_trained
 from dragoman.inference.translate import TextSides, Translator, longest_output, translate_text
 from dragoman.model.transformer import NORM_EPSILON, Transformer, sinusoids
