@@ -154,6 +154,8 @@ def test_recorded_search_finds_the_same_again_and_again(
 ) -> None:
     from dragoman.model.fused.decoding import FusedDecoderKernels
 
+    if beam > 4 and IS_INTERPRETED:
+        pytest.skip("takes minutes in the interpreter")
     lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
     longest = [2 * length + 4 for length in lengths]
     options = SearchOptions(beam, 2, 0.6, BEGIN, END)
