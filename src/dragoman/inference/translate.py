@@ -139,19 +139,28 @@ def translate_text(
     by_line: list[list[list[Hypothesis]]] = [[] for _ in lines]
     for (index, _), best in zip(pieces, found, strict=True):
         by_line[index].append(best)
-    return [_join(parts, text.target, n_best) for parts in by_line]
+    return _join(by_line, text.target, n_best)
 
 
-def _join(parts: list[list[Hypothesis]], target: Subwords, n_best: int) -> list[Translation]:
-    """Put the pieces of a line together; one without content translates to nothing."""
-    if not parts:
-        return [Translation("", 0.0)] * n_best
-    ranked = []
-    for rank in range(n_best):
-        chosen = [best[min(rank, len(best) - 1)] for best in parts]
-        text = " ".join(target.decode([one.tokens for one in chosen]))
-        ranked.append(Translation(one_line(text), sum(one.score for one in chosen) / len(chosen)))
-    return ranked
+def _join(
+    by_line: Sequence[list[list[Hypothesis]]], target: Subwords, n_best: int
+) -> list[list[Translation]]:
+    """Put the pieces of each line together; one without content translates to nothing."""
+    chosen = [
+        [best[min(rank, len(best) - 1)] for best in parts]
+        for parts in by_line
+        for rank in range(n_best)
+    ]
+    # All at once: threads are started for every call.
+    pieces = iter(target.decode([one.tokens for parts in chosen for one in parts]))
+    translations = [
+        Translation(
+            one_line(" ".join(next(pieces) for _ in parts)),
+            sum(one.score for one in parts) / len(parts) if parts else 0.0,
+        )
+        for parts in chosen
+    ]
+    return [translations[start : start + n_best] for start in range(0, len(translations), n_best)]
 
 
 def longest_output(source_tokens: int) -> int:
