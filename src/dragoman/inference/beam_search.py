@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dragoman.inference.hypotheses import Hypotheses, Hypothesis, SearchOptions
+from dragoman.model.attention import kernels_for_any_shape
 from dragoman.model.decoding import (
     DecoderKernels,
     DecoderWeights,
@@ -152,7 +153,8 @@ def encode(model: Transformer, sentences: Sequence[Sequence[int]], device: torch
             if width * (end + 1 - start) > ENCODED_AT_ONCE:
                 break
             end += 1
-        encoded.append(_encode_padded(model, sentences[start:end], device))
+        with kernels_for_any_shape():
+            encoded.append(_encode_padded(model, sentences[start:end], device))
         start = end
     return torch.cat(encoded)
 

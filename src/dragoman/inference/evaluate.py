@@ -13,6 +13,7 @@ from dragoman.corpus.rows import Rows, pack
 from dragoman.corpus.store import PairTokens
 from dragoman.errors import UserError
 from dragoman.inference.line_statistics import make_metrics
+from dragoman.model.attention import kernels_for_any_shape
 from dragoman.model.transformer import RowTensors, Transformer
 
 WIDTH_STEP = 64
@@ -81,7 +82,7 @@ def mean_loss(
     step = max(1, SLOTS_AT_ONCE[workers.device.type] // rows.target.shape[1])
     for start in range(0, len(mine), step):
         part = rows_to_device(mine[start : start + step], workers.device)
-        with arithmetic():
+        with arithmetic(), kernels_for_any_shape():
             sums += torch.stack(model(part, label_smoothing))
     model.train(was_training)
     everyone = workers.gather([*sums.tolist(), mine.target_tokens])

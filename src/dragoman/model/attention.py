@@ -3,8 +3,26 @@
 Shapes: R rows, S source slots, T target slots, D d_model, H heads, E = D / H.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+@contextmanager
+def kernels_for_any_shape() -> Iterator[None]:
+    """Do without cuDNN's attention: it plans for every new shape, which takes longer than it does.
+
+    Training has one shape; sentences of all lengths have many.
+    """
+    was_on = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_on)
 
 
 def segment_mask(queries: Tensor, keys: Tensor, *, causal: bool = False) -> Tensor:
