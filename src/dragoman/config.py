@@ -314,10 +314,11 @@ class TrainingSettings:
     precision: Precision = setting(
         "float32", "Of the arithmetic; weights and moments are always float32."
     )
-    kernels: Literal["auto", "fused", "plain"] = setting(
+    kernels: Literal["auto", "fused", "compiled", "plain"] = setting(
         "auto",
-        "fused: our own kernels, for 16-bit precision on NVIDIA GPUs from 2020 on; plain: those of "
-        "PyTorch, anywhere; auto: fused where they run.",
+        "fused: our own kernels, for 16-bit precision on NVIDIA GPUs from 2020 on; compiled: what "
+        "PyTorch's compiler makes for any GPU since 2017; plain: those of PyTorch, anywhere; auto: "
+        "the first of these that run.",
         may_change=True,
     )
     seed: int = setting(1, "Of the first weights, of dropout and of the order of pairs.", minimum=0)

@@ -5,7 +5,7 @@ import torch
 
 from dragoman.config import ModelSettings, TranslationSettings, VocabularySettings
 from dragoman.corpus.subwords import Subwords, train_subwords
-from dragoman.inference.beam_search import Hypothesis
+from dragoman.inference.hypotheses import Hypothesis
 from dragoman.inference.translate import (
     TextSides,
     Translator,

@@ -107,25 +107,6 @@ def test_future_target_tokens_change_no_earlier_state(model: Transformer) -> Non
     assert not torch.allclose(before[0, 4], after[0, 4])
 
 
-@torch.no_grad()
-def test_incremental_decoding_equals_full_decoding(model: Transformer) -> None:
-    sources, targets = random_lines(6, 9, seed=6), random_lines(6, 9, seed=7)
-    width = max(map(len, sources))
-    source = torch.tensor([line + [0] * (width - len(line)) for line in sources])
-    segments = torch.tensor([[1] * len(line) + [0] * (width - len(line)) for line in sources])
-    positions = torch.arange(width).expand_as(source)
-    longest = max(map(len, targets))
-    decoding = model.start_decoding(model.encode(source, positions, segments), segments, longest)
-    inputs = torch.tensor([[1, *line, *[0] * (longest - len(line))] for line in targets])
-    steps = [model.decode_step(decoding, inputs[:, place]) for place in range(longest)]
-    for row, (line, tokens) in enumerate(zip(sources, targets, strict=True)):
-        rows = to_rows([line], [tokens], width=32)
-        hidden = hidden_states(model, rows)[0, : len(tokens)]
-        full = (hidden @ model.target_embedding.weight.T).log_softmax(-1)
-        step_by_step = torch.stack([steps[place][row] for place in range(len(tokens))])
-        torch.testing.assert_close(step_by_step, full, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout", "relu_dropout"])
 def test_each_dropout_acts_in_training_only(name: str) -> None:
     none = replace(TINY, dropout=0.0, attention_dropout=0.0, relu_dropout=0.0)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dragoman.inference.ctranslate2_model import CTranslate2Translator
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 2_000, 1 << 20
+GPU_LINES_AT_ONCE = 50_000  # A second's work or two.
 SECONDS_FOR_MORE = 0.05  # That lines which are there wait for others.
 
 
@@ -66,20 +67,25 @@ def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
     if engine == "ctranslate2":
         exported = _load_exported(choice)
         settings = _decoding(exported.info.translation, choice)
-        _translate_input(exported.translator, settings, n_best)
+        _translate_input(exported.translator, settings, n_best, LINES_AT_ONCE)
         return
     trained, precision = _load(choice)
     settings = _decoding(trained.config.translation, choice)
     with arithmetic(precision, trained.translator.device):
-        _translate_input(trained.translator, settings, n_best)
+        on_gpu = trained.translator.device.type == "cuda"
+        lines_at_once = GPU_LINES_AT_ONCE if on_gpu else LINES_AT_ONCE
+        _translate_input(trained.translator, settings, n_best, lines_at_once)
 
 
 def _translate_input(
-    translator: "Translator | CTranslate2Translator", settings: TranslationSettings, n_best: int
+    translator: "Translator | CTranslate2Translator",
+    settings: TranslationSettings,
+    n_best: int,
+    lines_at_once: int,
 ) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
-    for lines in _lines_as_they_come(sys.stdin.fileno()):
+    for lines in _lines_as_they_come(sys.stdin.fileno(), lines_at_once):
         text = _decode(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
         for translations in translator.translate(text, settings, n_best):
@@ -89,7 +95,7 @@ def _translate_input(
         sys.stdout.flush()
 
 
-def _lines_as_they_come(descriptor: int) -> Iterator[list[bytes]]:
+def _lines_as_they_come(descriptor: int, lines_at_once: int) -> Iterator[list[bytes]]:
     """Lines in groups; who writes slowly gets an answer without writing more."""
     lines: list[bytes] = []
     rest, is_over = b"", False
@@ -101,10 +107,10 @@ def _lines_as_they_come(descriptor: int) -> Iterator[list[bytes]]:
             *whole, rest = (rest + block).split(b"\n")
             is_over = not block
             lines += [*whole, rest] if is_over and rest else whole
-        least = LINES_AT_ONCE if has_more and not is_over else 1
+        least = lines_at_once if has_more and not is_over else 1
         while len(lines) >= least:
-            yield lines[:LINES_AT_ONCE]
-            lines = lines[LINES_AT_ONCE:]
+            yield lines[:lines_at_once]
+            lines = lines[lines_at_once:]
 
 
 def _decode(lines: Sequence[bytes], first: int) -> list[str]:

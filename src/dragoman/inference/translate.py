@@ -1,20 +1,28 @@
 """Raw text lines in, raw text lines out."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
 import torch
 
 from dragoman.config import TranslationSettings
 from dragoman.corpus.subwords import Subwords
 from dragoman.corpus.text import normalize
-from dragoman.inference.beam_search import Hypothesis, SearchOptions, beam_search
+from dragoman.inference.beam_search import (
+    BeamSearch,
+    Room,
+    arithmetic_type,
+    beam_search,
+    can_record,
+)
+from dragoman.inference.hypotheses import Hypothesis, SearchOptions
 from dragoman.model.transformer import Transformer
 
-# Steps cost a GPU time, not tokens: it decodes so many times translation.batch_tokens at a time.
-GPU_BATCHES = 4
+# A GPU decodes so many times translation.batch_tokens side by side, all hypotheses counted, and
+# encodes so many before it starts. A few sentences go through a search of their own size.
+GPU_DECODED, GPU_ENCODED = 64, 32
+FEW_SENTENCES = 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,10 @@ class Translator:
     model: Transformer
     text: TextSides
     device: torch.device
+    # What was recorded on a GPU, by slots: what it is for, and the search.
+    _recorded: dict[int, tuple[object, BeamSearch]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def translate(
         self,
@@ -55,36 +67,45 @@ class Translator:
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> list[list[Translation]]:
         """Translate lines in any number and shape; as many come out, in the same order."""
-        batches = GPU_BATCHES if self.device.type == "cuda" else 1
+        is_recorded = can_record(self.device)
         return translate_text(
             lines,
             self.text,
             lambda sentences: self._search(sentences, settings, n_best),
-            batches * settings.batch_tokens,
+            (GPU_ENCODED if is_recorded else 1) * settings.batch_tokens,
             n_best,
             on_progress,
+            groups_by_length if is_recorded else batches_by_length,
         )
 
     def _search(
         self, sentences: Sequence[Sequence[int]], settings: TranslationSettings, n_best: int
     ) -> list[list[Hypothesis]]:
-        width = max(map(len, sentences))
-        source = np.zeros((len(sentences), width), dtype=np.int64)
-        segments = np.zeros_like(source)
-        for row, sentence in enumerate(sentences):
-            source[row, : len(sentence)] = sentence
-            segments[row, : len(sentence)] = 1
         beam, target = max(settings.beam, n_best), self.text.target
         options = SearchOptions(
-            beam, settings.patience, settings.length_penalty, target.begin, target.end
+            beam, settings.patience, settings.length_penalty, target.begin, target.end, n_best
         )
-        return beam_search(
-            self.model,
-            torch.from_numpy(source).to(self.device),
-            torch.from_numpy(segments).to(self.device),
-            [longest_output(len(sentence)) for sentence in sentences],
-            options,
-        )
+        longest = [longest_output(len(sentence)) for sentence in sentences]
+        if not can_record(self.device):
+            return beam_search(self.model, sentences, longest, options)
+        room = self._room(len(sentences), settings.batch_tokens, beam)
+        purpose = room, options, arithmetic_type(self.device)
+        known = self._recorded.get(room.slots)
+        if known is None or known[0] != purpose:
+            self._recorded.pop(room.slots, None)  # Its memory is needed.
+            search = BeamSearch(self.model, options, room, is_recorded=True)
+            known = self._recorded[room.slots] = purpose, search
+        return known[1].search(sentences, longest)
+
+    def _room(self, sentences: int, batch_tokens: int, beam: int) -> Room:
+        """Room for these sentences, and for any others that come like them."""
+        most = self.text.max_tokens
+        encoded = max(GPU_ENCODED * batch_tokens, most)
+        if sentences <= FEW_SENTENCES and FEW_SENTENCES * most <= encoded:
+            slots, sentences, encoded = FEW_SENTENCES, FEW_SENTENCES, FEW_SENTENCES * most
+        else:
+            slots, sentences = GPU_DECODED * batch_tokens // (most * beam), most_sentences(encoded)
+        return Room(max(slots, 1), sentences, encoded, longest_output(most))
 
 
 def translate_text(
@@ -94,8 +115,10 @@ def translate_text(
     batch_tokens: int,
     n_best: int,
     on_progress: Callable[[int], None],
+    in_batches: Callable[[Sequence[int], int], Iterator[list[int]]] | None = None,
 ) -> list[list[Translation]]:
     """Cut lines into pieces that the search can take, search batch by batch, and join."""
+    in_batches = in_batches or batches_by_length
     normal = [normalize(line, text.normalize_punctuation).strip() for line in lines]
     pieces = [
         (index, piece)
@@ -107,7 +130,7 @@ def translate_text(
     counted = set({index: place for place, (index, _) in enumerate(pieces)}.values())
     on_progress(len(lines) - len(counted))
     found: list[list[Hypothesis]] = [[] for _ in pieces]
-    for batch in batches_by_length([len(piece) for _, piece in pieces], batch_tokens):
+    for batch in in_batches([len(piece) for _, piece in pieces], batch_tokens):
         hypotheses = search([pieces[place][1] for place in batch])
         for place, best in zip(batch, hypotheses, strict=True):
             # A model that has come to no numbers finds nothing.
@@ -116,19 +139,28 @@ def translate_text(
     by_line: list[list[list[Hypothesis]]] = [[] for _ in lines]
     for (index, _), best in zip(pieces, found, strict=True):
         by_line[index].append(best)
-    return [_join(parts, text.target, n_best) for parts in by_line]
+    return _join(by_line, text.target, n_best)
 
 
-def _join(parts: list[list[Hypothesis]], target: Subwords, n_best: int) -> list[Translation]:
-    """Put the pieces of a line together; one without content translates to nothing."""
-    if not parts:
-        return [Translation("", 0.0)] * n_best
-    ranked = []
-    for rank in range(n_best):
-        chosen = [best[min(rank, len(best) - 1)] for best in parts]
-        text = " ".join(target.decode([one.tokens for one in chosen]))
-        ranked.append(Translation(one_line(text), sum(one.score for one in chosen) / len(chosen)))
-    return ranked
+def _join(
+    by_line: Sequence[list[list[Hypothesis]]], target: Subwords, n_best: int
+) -> list[list[Translation]]:
+    """Put the pieces of each line together; one without content translates to nothing."""
+    chosen = [
+        [best[min(rank, len(best) - 1)] for best in parts]
+        for parts in by_line
+        for rank in range(n_best)
+    ]
+    # All at once: threads are started for every call.
+    pieces = iter(target.decode([one.tokens for parts in chosen for one in parts]))
+    translations = [
+        Translation(
+            one_line(" ".join(next(pieces) for _ in parts)),
+            sum(one.score for one in parts) / len(parts) if parts else 0.0,
+        )
+        for parts in chosen
+    ]
+    return [translations[start : start + n_best] for start in range(0, len(translations), n_best)]
 
 
 def longest_output(source_tokens: int) -> int:
@@ -160,3 +192,23 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[lis
         batch.append(index)
     if batch:
         yield batch
+
+
+def groups_by_length(lengths: Sequence[int], group_tokens: int) -> Iterator[list[int]]:
+    """Group sentences, the longest first, that lie end to end and so need no like lengths."""
+    group: list[int] = []
+    tokens = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        is_full = len(group) == most_sentences(group_tokens)
+        if group and (is_full or tokens + lengths[index] > group_tokens):
+            yield group
+            group, tokens = [], 0
+        group.append(index)
+        tokens += lengths[index]
+    if group:
+        yield group
+
+
+def most_sentences(group_tokens: int) -> int:
+    """Sentences that a group may have: what is kept of each has a price of its own."""
+    return max(1, group_tokens // 16)

@@ -14,9 +14,9 @@ from dragoman.inference.evaluate import (
     MeanLoss,
     evaluation_rows,
     mean_loss,
-    score_text,
     share_translation,
 )
+from dragoman.inference.scorer import TextScorer, processes_for
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer
 from dragoman.records import Evaluation
@@ -56,16 +56,34 @@ class Evaluator:
         self._workers = workers
         self._arithmetic = arithmetic
         self._is_asked_to_stop = is_asked_to_stop
-        self._source, self._target = corpus.subwords()
-        width, begin = config.batches.row_tokens, self._target.begin
+        source, target = corpus.subwords()
+        cleaning = config.cleaning
+        self._text = TextSides(source, target, cleaning.normalize_punctuation, cleaning.max_tokens)
+        self._translator: Translator | None = None
+        width, begin = config.batches.row_tokens, target.begin
         self._sets = [
-            (one, evaluation_rows(one.name, one.tokens, width, begin))
+            (one, evaluation_rows(one.name, one.tokens, width, begin), self._make_scorer(one))
             for one in corpus.evaluation_sets("validation")
         ]
         # The corpus is shuffled, so its first pairs are a fair sample.
         sample = corpus.train.lines(0, config.evaluation.train_sample_pairs)
         self._train_sample = evaluation_rows("the training sample", sample, width, begin)
         self._search = replace(config.translation, beam=config.evaluation.beam)
+
+    def close(self) -> None:
+        """End what scores beside this process."""
+        for _, _, scorer in self._sets:
+            scorer.close()
+
+    def _scored_pairs(self, one: EvaluationSet) -> int:
+        return min(self._config.evaluation.bleu_pairs or len(one.source), len(one.source))
+
+    def _make_scorer(self, one: EvaluationSet) -> TextScorer:
+        """On a GPU all else is so fast that scoring the text would take longest."""
+        workers, count, processes = self._workers, self._scored_pairs(one), 0
+        if workers.device.type == "cuda":
+            processes = processes_for(count, workers.hosts.count(workers.hosts[workers.rank]))
+        return TextScorer(one.target[:count], self._config.evaluation.bleu_tokenize, processes)
 
     def evaluate(self, model: Transformer) -> list[Evaluated]:
         """Score the model on every validation set, shared among all workers.
@@ -79,8 +97,8 @@ class Evaluator:
         try:
             train_sample = self._mean_loss(model, self._train_sample)
             evaluations = []
-            for one, rows in self._sets:
-                evaluations.append(self._evaluate(model, one, rows, train_sample, start))
+            for one, rows, scorer in self._sets:
+                evaluations.append(self._evaluate(model, one, rows, scorer, train_sample, start))
                 start = time.perf_counter()
         finally:
             model.train()
@@ -91,14 +109,14 @@ class Evaluator:
         model: Transformer,
         one: EvaluationSet,
         rows: Rows,
+        scorer: TextScorer,
         train_sample: MeanLoss,
         start: float,
     ) -> Evaluated:
         loss = self._mean_loss(model, rows)
-        settings = self._config.evaluation
-        count = min(settings.bleu_pairs or len(one.source), len(one.source))
+        settings, count = self._config.evaluation, self._scored_pairs(one)
         translations = self._translate(model, one.source[:count])
-        text = score_text(translations, one.target[:count], settings.bleu_tokenize)
+        text = scorer.score(translations)
         samples = tuple(
             Sample(one.source[index], one.target[index], translations[index])
             for index in sample_sentences(one.source[:count], settings.samples)
@@ -124,11 +142,10 @@ class Evaluator:
         return mean_loss(model, rows, smoothing, self._workers, self._arithmetic)
 
     def _translate(self, model: Transformer, lines: Sequence[str]) -> list[str]:
-        cleaning = self._config.cleaning
-        text = TextSides(
-            self._source, self._target, cleaning.normalize_punctuation, cleaning.max_tokens
-        )
-        translator = Translator(model, text, self._workers.device)
+        # Kept, because of what it records on a GPU.
+        if self._translator is None or self._translator.model is not model:
+            self._translator = Translator(model, self._text, self._workers.device)
+        translator = self._translator
 
         def look_up(_: int) -> None:
             if self._is_asked_to_stop():

@@ -1,7 +1,9 @@
 """What a worker trains with: the corpus, the model, the stream of rows, and how it steps."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, assert_never
 
 import torch
 
@@ -13,7 +15,7 @@ from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
-from dragoman.training.fused_step import FusedStep, fused_problem
+from dragoman.training.fused_step import FusedStep, compiled_problem, fused_problem
 from dragoman.training.local_step import LocalStep, alone
 from dragoman.training.step import PlainStep, TrainingStep
 
@@ -31,9 +33,13 @@ class Parts:
 def make_parts(config: Config, workers: Workers) -> Parts:
     """Build everything from the config; the weights are random, the same on every worker."""
     corpus = PreparedCorpus(Path(config.corpus.folder))
-    if workers.is_first_on_host:
-        corpus.check_contents()
-    check_corpus_settings(config, corpus)
+    with ThreadPoolExecutor() as beside:
+        # A GPU takes its time to start, and most of a check is reading.
+        woken = beside.submit(torch.zeros, 1, device=workers.device)
+        if workers.is_first_on_host:
+            corpus.check_contents()
+        check_corpus_settings(config, corpus)
+        woken.result()
     source, target = corpus.subwords()
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
@@ -59,13 +65,42 @@ def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingS
 
 
 def make_lockstep(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
-    """Choose the kernels: fused ones where they run, unless told otherwise."""
-    problem = fused_problem(config, workers)
-    if config.training.kernels == "fused" and problem:
-        raise UserError(f'training.kernels = "fused", but {problem}')
-    if config.training.kernels == "plain" or problem:
-        return PlainStep(config, model, workers)
-    return FusedStep(config, model, workers)
+    """Make the steps that the chosen kernels make."""
+    kind = choose_kernels(config, workers).kind
+    match kind:
+        case "plain":
+            return PlainStep(config, model, workers)
+        case "fused" | "compiled":
+            return FusedStep(config, model, workers, is_compiled=kind == "compiled")
+        case _:
+            assert_never(kind)
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """Which kernels make the steps, and why."""
+
+    kind: Literal["fused", "compiled", "plain"]
+    reason: str
+
+
+def choose_kernels(config: Config, workers: Workers) -> KernelChoice:
+    """Choose the kernels as the config says; left to us, the fastest that run here."""
+    asked = config.training.kernels
+    if asked == "plain":
+        return KernelChoice("plain", "as training.kernels says")
+    problems = {"fused": fused_problem, "compiled": compiled_problem}
+    if asked != "auto":
+        if problem := problems[asked](config, workers):
+            raise UserError(f'training.kernels = "{asked}", but {problem}')
+        return KernelChoice(asked, "as training.kernels says")
+    if not (of_fused := fused_problem(config, workers)):
+        return KernelChoice("fused", "the fastest")
+    if not (of_compiled := compiled_problem(config, workers)):
+        return KernelChoice("compiled", f"not fused, because {of_fused}")
+    return KernelChoice(
+        "plain", f"not fused, because {of_fused}; not compiled, because {of_compiled}"
+    )
 
 
 def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:

@@ -22,10 +22,9 @@ from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
-from dragoman.training.fused_step import fused_problem
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened, announce
-from dragoman.training.parts import Parts, choose_rows_per_device
+from dragoman.training.parts import Parts, choose_kernels, choose_rows_per_device
 from dragoman.training.step import StepResult, mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
@@ -86,6 +85,7 @@ class Trainer:
 
     def run(self, at_end: ExitStack) -> Stop:
         """Train until a reason to stop; everything is saved when this returns."""
+        at_end.callback(self.evaluator.close)
         stop = self._agree(self._reason_to_stop())
         if stop is not Stop.NO and not self.progress.owes_evaluation:
             self._conclude(stop)
@@ -113,10 +113,9 @@ class Trainer:
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
         self.supervision.note_step(progress.step)
         announce(self.opened, config, self.parts, workers)
-        if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
-            self.recorder.say(
-                f"the fused kernels, several times as fast, cannot be used: {problem}"
-            )
+        if workers.device.type == "cuda":
+            chosen = choose_kernels(config, workers)
+            self.recorder.say(f"{chosen.kind} kernels: {chosen.reason}")
         self.step.begin(progress.rows_per_device, self.opened.writers, progress.step)
         self.watch.start()
 
