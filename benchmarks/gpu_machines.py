@@ -48,6 +48,9 @@ def local(steps: int, fragments: int, compression: str) -> list[str]:
 
 ROWS = {
     "one": Row("one worker, the whole GPU", 1, "", []),
+    "never": Row("two that never synchronize", 2, "", local(1_000_000, 1, "none")),
+    "four-never": Row("four that never synchronize", 4, "", local(1_000_000, 1, "none")),
+    "local16-4-int4-free": Row("16 local steps, int4, 4 fragments", 2, "", local(16, 4, "int4")),
     "gradients": Row("gradients", 2, "1gbit", [], 20),
     "bf16": Row("bf16 gradients", 2, "1gbit", ["distributed.compression=bf16"], 30),
     "local32-1-bf16": Row("32 local steps, bf16, 1 fragment", 2, "1gbit", local(32, 1, "bf16")),
@@ -150,6 +153,7 @@ def read(run: Path, row: Row) -> dict[str, float]:
         "seconds_exposed": statistics.fmean(
             line["seconds_exposed_communication"] for line in steady
         ),
+        "seconds_optimizer": statistics.fmean(line["seconds_optimizer"] for line in steady),
         # The steps' own clock against the one on the wall.
         "wall_seconds": (steady[-1]["time"] - steady[0]["time"]) / max(1, len(steady) - 1),
     }
@@ -177,7 +181,7 @@ def main() -> None:
             f"| {row.label} | {row.machines} | {row.rate or 'none'} "
             f"| {found['tokens_per_second']:,.0f} | {share:.1%} "
             f"| {1e3 * found['seconds_compute']:.1f} + {1e3 * found['seconds_exposed']:.1f} "
-            f"(step {1e3 * found['seconds']:.1f}, wall {1e3 * found['wall_seconds']:.1f}) |",
+            f"(optimizer {1e3 * found['seconds_optimizer']:.1f}, step {1e3 * found['seconds']:.1f}, wall {1e3 * found['wall_seconds']:.1f}) |",
             flush=True,
         )
 
