@@ -181,7 +181,8 @@ def main() -> None:
             f"| {row.label} | {row.machines} | {row.rate or 'none'} "
             f"| {found['tokens_per_second']:,.0f} | {share:.1%} "
             f"| {1e3 * found['seconds_compute']:.1f} + {1e3 * found['seconds_exposed']:.1f} "
-            f"(optimizer {1e3 * found['seconds_optimizer']:.1f}, step {1e3 * found['seconds']:.1f}, wall {1e3 * found['wall_seconds']:.1f}) |",
+            f"(optimizer {1e3 * found['seconds_optimizer']:.1f}, "
+            f"step {1e3 * found['seconds']:.1f}, wall {1e3 * found['wall_seconds']:.1f}) |",
             flush=True,
         )
 
