@@ -159,9 +159,15 @@ class OuterSteps:
         part, settings = one.part, self._settings
         if self._error is not None and kept_back is not None:
             self._error[part].copy_(kept_back)
-        buffers = (self._sent, self._momentum, self.common, self._weights)
-        rates = settings.outer_learning_rate, settings.outer_momentum
-        outer_step(mean, *(one[part] for one in buffers), *rates)
+        outer_step(
+            mean,
+            self._sent[part],
+            self._momentum[part],
+            self.common[part],
+            self._weights[part],
+            settings.outer_learning_rate,
+            settings.outer_momentum,
+        )
 
 
 def outer_step(

@@ -85,8 +85,9 @@ class MeanExchange:
         parts = []
         for lane, own in zip(self._lanes, cut_evenly(len(vector), len(self._lanes)), strict=True):
             if own.start < own.stop:
-                errors = [one if one is None else one[own] for one in (error, new_error)]
-                parts.append(lane.start(_Part(vector[own], mean[own], *errors, ready)))
+                before, after = (one if one is None else one[own] for one in (error, new_error))
+                part = _Part(vector[own], mean[own], before, after, ready)
+                parts.append(lane.start(part))
         return MeanUnderWay(parts, mean, new_error)
 
     def __call__(self, buffer: Tensor) -> None:
