@@ -48,12 +48,8 @@ def main() -> None:
     print("| machines | settings | step: loss / BLEU |\n|---|---|---|")
     for place, (count, _, settings) in enumerate(variants):
         lines = (folder / f"{place}-{names[0]}" / "metrics.jsonl").read_text().splitlines()
-        scores = [one for line in lines if (one := json.loads(line))["kind"] == "evaluation"]
-        told = [
-            f"{one['step']}: {one['loss']:.3f} / {one['bleu'] or 0:.2f}"
-            for one in scores
-            if one.get("bleu") is not None
-        ]
+        scores = [one for line in lines if (one := json.loads(line))["kind"] == "eval"]
+        told = [f"{one['step']}: {one['loss']:.3f} / {one['bleu']:.2f}" for one in scores]
         print(f"| {count} | {settings.replace(',', ' ')} | {'; '.join(told)} |")
     if not is_well:
         raise SystemExit(f"not all ended well: see the logs in {folder}")
