@@ -113,7 +113,7 @@ def main() -> None:
     for key in keys:
         row = ROWS[key]
         try:
-            with side_by_side():
+            with side_by_side(row.machines):
                 found = measure(config, folder, key, row)
         except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
             print(f"| {row.label} | {row.machines} | {row.rate or 'none'} | failed: {error} | | |")

@@ -33,7 +33,8 @@ def main() -> None:
     config, folder, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
     variants = [variant.partition(":") for variant in sys.argv[4:]]
-    with side_by_side(), machines(max(int(count) for count, _, _ in variants), "") as names:
+    counts = [int(count) for count, _, _ in variants]
+    with side_by_side(sum(counts)), machines(max(counts), "") as names:
         processes = []
         for place, (count, _, settings) in enumerate(variants):
             own = [*schedule(steps), *settings.split(",")] if settings else schedule(steps)

@@ -17,20 +17,21 @@ from pathlib import Path
 
 FIRST_PORT = 29_600
 MPS = "nvidia-cuda-mps-control"
+QUEUES = 64  # That the service has for all processes; an H200 refused 128.
 
 
 @contextmanager
-def side_by_side() -> Iterator[None]:
+def side_by_side(processes: int) -> Iterator[None]:
     """Let processes share the GPU's multiprocessors for the time of a block, where that works."""
     if shutil.which(MPS) is None:
         yield
         return
     with tempfile.TemporaryDirectory() as folder:
-        # Without so many queues, the exchange's kernels stand in line behind whole steps.
+        # With two queues, its default, the exchange's kernels stand in line behind whole steps.
         settings = {
             "CUDA_MPS_PIPE_DIRECTORY": folder,
             "CUDA_MPS_LOG_DIRECTORY": folder,
-            "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+            "CUDA_DEVICE_MAX_CONNECTIONS": str(min(32, QUEUES // processes)),
         }
         os.environ.update(settings)
         subprocess.run([MPS, "-d"], check=True)
