@@ -21,8 +21,9 @@ from dragoman.cluster.processes import Workers
 from dragoman.cluster.wire_format import WireFormat, add_up, pack_parts, unpack_parts
 
 # Exchanges side by side, each with connections of its own: while one machine's part of a vector is
-# added up and packed, others keep the link busy.
-LANES = 4
+# added up and packed, others keep the link busy; and no connection alone has room on the way for
+# all that a long or well-filled link holds.
+LANES = 8
 
 
 def cut_evenly(size: int, count: int) -> list[slice]:

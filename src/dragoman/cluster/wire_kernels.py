@@ -8,6 +8,7 @@ from torch import Tensor
 from dragoman.cluster.wire_format import BLOCK, SCALE_BYTES, padded_size, split_packed
 
 STEP_BLOCK = 1024
+# Sizes are left open where kernels are compiled, so that fragments of any size share them.
 
 
 def pack_levels(
@@ -135,7 +136,7 @@ def _load_levels(scale_ptr, level_ptr, BITS: tl.constexpr, BLOCK: tl.constexpr):
     return (levels - (LARGEST + 1)).to(tl.float32) * tl.load(scale_ptr)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "part_bytes"])
 def _pack(
     vector_ptr,
     error_ptr,
@@ -161,7 +162,7 @@ def _pack(
         tl.store(left_over_ptr + index, values - rounded, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["part_bytes"])
 def _add_up(
     scale_ptr,
     level_ptr,
@@ -185,7 +186,7 @@ def _add_up(
     tl.store(left_over_ptr + index, total - rounded)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "part_bytes"])
 def _unpack(
     scale_ptr,
     level_ptr,
@@ -204,7 +205,7 @@ def _unpack(
     tl.store(into_ptr + index, values, mask=index < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _outer_step(
     mean_ptr,
     sent_ptr,
