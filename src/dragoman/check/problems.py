@@ -116,5 +116,5 @@ def disk_needed(parameters: int, config: Config) -> int:
     kept = config.checkpoints.keep_latest + 2 * config.checkpoints.keep_best + 1
     moments = moments_kept(config.optimizer.kind, parameters, shape_of(config.model))
     # Weights, moments, and the outer momentum of local steps.
-    numbers = parameters + moments + parameters * (config.distributed.sync == "local")
+    numbers = parameters + moments + parameters * (config.distributed.sync != "gradients")
     return kept * FLOAT32_BYTES * numbers
