@@ -453,6 +453,13 @@ class DistributedSettings:
         minimum=0.1,
         may_change=True,
     )
+    balance: bool = setting(
+        False,
+        "Share the rows of a step out in proportion to what each worker was measured to do before "
+        "the first step, and correct that slowly while training: for machines of unequal speed. "
+        "The batches and their order stay as they are. With plain kernels.",
+        may_change=True,
+    )
     interface: str = setting(
         "",
         "Network interface to use on every machine (default: the one on the way to the others).",

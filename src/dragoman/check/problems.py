@@ -87,7 +87,7 @@ def _slow_hosts(findings: Findings) -> list[str]:
     best = min(seconds.values())
     return [
         f"{host} is slow: {in_time(one)} of computing a step, {one / best:.1f} times the best "
-        "host's; every step waits for it"
+        "host's; every step waits for it, unless distributed.balance gives it fewer rows"
         for host, one in seconds.items()
         if one > SLOW_HOST * best
     ]

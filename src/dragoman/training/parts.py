@@ -65,6 +65,11 @@ def make_lockstep(config: Config, model: Transformer, workers: Workers) -> Train
         raise UserError(f'training.kernels = "fused", but {problem}')
     if config.training.kernels == "plain" or problem:
         return PlainStep(config, model, workers)
+    if config.distributed.balance:
+        raise UserError(
+            "distributed.balance = true, but fused kernels record their graphs for so many rows; "
+            'set training.kernels = "plain", or leave it'
+        )
     return FusedStep(config, model, workers)
 
 
