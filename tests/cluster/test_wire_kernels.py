@@ -36,11 +36,10 @@ def test_rounding_is_that_of_the_plain_functions(form: WireFormat, count: int, p
     assert left_over is not None
     assert left is not None
     # Scales may differ in their last bit, and so a number between two levels may go to either.
-    close = {"rtol": 1e-5, "atol": 1e-6}
-    rounded = wire_format.unpack(packed, form).view(-1)[:count]
-    torch.testing.assert_close(rounded + left_over, vector + error, **close)
+    rounded, whole = wire_format.unpack(packed, form).view(-1)[:count], vector + error
+    torch.testing.assert_close(rounded + left_over, whole, rtol=1e-5, atol=1e-6)
     assert (packed != expected).float().mean() < 1e-2
-    assert (left_over.abs() > 1.001 * left.abs().max()).sum() == 0
+    assert left_over.abs().max() <= 1.001 * left.abs().max() + 1e-6 * whole.abs().max()
     alone, kept = wire_kernels.pack_levels(vector, None, parts, bits)
     assert kept is None
     assert (alone != pack_parts(vector, None, parts, form)[0]).float().mean() < 1e-2

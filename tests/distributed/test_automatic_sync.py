@@ -14,7 +14,7 @@ AUTO = [*SMALL, "distributed.sync=auto"]
 
 def test_one_worker_sends_nothing_and_goes_on_as_it_began(prepared: Path) -> None:
     run = prepared / "run"
-    command = ["train", prepared / "config.toml", "--run", run, *AUTO]
+    command = ["train", str(prepared / "config.toml"), "--run", str(run), *AUTO]
     first = run_dragoman(*command, "training.steps=2")
     assert 'sync = "auto" chooses gradients' in first.stdout + first.stderr
     assert load_saved_config(run / "config.toml").distributed.sync == "gradients"

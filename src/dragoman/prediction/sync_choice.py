@@ -18,7 +18,7 @@ GRADIENTS = (
 ROUNDS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 FEW_BITS: tuple[Compression, ...] = ("int8", "int4")
 # Of the time that a link may be busy: steps and links are not always as fast as when measured.
-BUSY = 0.8
+BUSY = 0.85
 FRAGMENTS, FRAGMENTS_OF_LONG_ROUNDS, LONG_ROUND = 4, 8, 48
 
 
