@@ -66,6 +66,8 @@ def machines(count: int, rate: str) -> Iterator[list[str]]:
         yield names
     finally:
         for name in names:
+            # A namespace whose processes have yet to end keeps its link for a while.
+            subprocess.run(["ip", "link", "del", f"{name}b"], check=False)
             subprocess.run(["ip", "netns", "del", name], check=False)
         shell("ip link del gmbridge")
 
