@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dragoman.config_file import load_config
 from shared_gpu import machines, side_by_side, start, wait_for
 
 STEPS, WARM_UP = 256, 64
@@ -32,6 +33,7 @@ class Row:
     rate: str  # As tc spells it; "" for no limit.
     settings: Sequence[str]
     steps: int = STEPS
+    peer: str = ""  # A way of `peer_machine.py`, which then takes our place.
 
 
 def local(steps: int, fragments: int, compression: str, delay: int | None = None) -> list[str]:
@@ -61,11 +63,18 @@ ROWS = {
         "96 local steps, int4, 8 fragments", 2, "100mbit", local(96, 8, "int4", delay=48), 480
     ),
     "four-32-4-int4": Row("32 local steps, int4, 4 fragments", 4, "1gbit", local(32, 4, "int4")),
+    "peer-ddp": Row("PyTorch's DDP", 2, "1gbit", [], peer="ddp"),
+    "peer-bf16": Row("PyTorch's DDP, bf16 hook", 2, "1gbit", [], peer="bf16"),
+    "peer-powersgd": Row("PyTorch's DDP, PowerSGD rank 4", 2, "1gbit", [], peer="powersgd"),
+    "peer-local": Row("PyTorch's post-local SGD, 32 steps", 2, "1gbit", [], peer="post-local"),
 }
+PEER = Path(__file__).with_name("peer_machine.py")
 
 
 def measure(config: Path, folder: Path, key: str, row: Row) -> dict[str, float]:
     """Train one way and tell speed and phases, of worker 0's steps after the first ones."""
+    if row.peer:
+        return measure_peer(config, folder, key, row)
     run = folder / key
     command = [sys.executable, "-m", "dragoman", "train", str(config), "--run", str(run)]
     command.append(f"training.steps={row.steps}")
@@ -80,6 +89,20 @@ def measure(config: Path, folder: Path, key: str, row: Row) -> dict[str, float]:
         if not wait_for(start(names, commands, folder / key), 240):
             print((folder / f"{key}-0.log").read_text()[-2000:], file=sys.stderr)
     return read(run, row)
+
+
+def measure_peer(config: Path, folder: Path, key: str, row: Row) -> dict[str, float]:
+    """Let PyTorch's own ways train a model of the same size on the same text."""
+    settings = load_config(config)
+    command = [sys.executable, str(PEER), settings.corpus.folder]
+    command += [str(settings.batches.tokens_per_step), row.peer]
+    with machines(row.machines, row.rate) as names:
+        is_well = wait_for(start(names, [command] * row.machines, folder / key), 240)
+    told = (folder / f"{key}-0.log").read_text().splitlines()
+    if not is_well:
+        raise ValueError(told[-1] if told else "no word")
+    found: dict[str, float] = json.loads(next(line for line in told if line.startswith("{")))
+    return found
 
 
 def read(run: Path, row: Row) -> dict[str, float]:
@@ -120,10 +143,16 @@ def main() -> None:
             continue
         alone = alone or found["tokens_per_second"]
         share = found["tokens_per_second"] / alone
-        print(
+        start_of_row = (
             f"| {row.label} | {row.machines} | {row.rate or 'none'} "
             f"| {found['tokens_per_second']:,.0f} | {share:.1%} "
-            f"| {1e3 * found['seconds_compute']:.1f} + {1e3 * found['seconds_exposed']:.1f} "
+        )
+        if row.peer:
+            print(f"{start_of_row}| (step {1e3 * found['seconds']:.1f}) |", flush=True)
+            continue
+        print(
+            f"{start_of_row}| {1e3 * found['seconds_compute']:.1f} + "
+            f"{1e3 * found['seconds_exposed']:.1f} "
             f"(optimizer {1e3 * found['seconds_optimizer']:.1f}, "
             f"step {1e3 * found['seconds']:.1f}, wall {1e3 * found['wall_seconds']:.1f}) |",
             flush=True,
