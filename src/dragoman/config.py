@@ -402,14 +402,18 @@ class TranslationSettings:
 class DistributedSettings:
     """How several workers make one run."""
 
-    sync: Literal["gradients", "local"] = setting(
+    sync: Literal["gradients", "local", "auto"] = setting(
         "gradients",
         "gradients: workers meet at every step, and the batches are the same however many there "
         "are; so are the losses without dropout, up to rounding (each worker has its own dropout). "
         "local: workers make local_steps steps alone, each on its share of the batch, then take an "
         "outer step on the mean of where they got to: a small part of the bytes, for slow links. "
         "What is given up: the run then depends on the number of workers, and losses fall a "
-        "little differently.",
+        "little differently. auto: links and steps are measured when a run begins; gradients where "
+        "they cost under a twentieth of a step, in float32 or bf16, else local steps, with "
+        "local_steps, local_fragments, local_delay and compression as the link can carry them; "
+        "`dragoman check` tells which. The run's config.toml says what was chosen, and a resumed "
+        "run keeps it.",
     )
     local_steps: int = setting(32, "Steps between meetings, if sync is local.", minimum=1)
     local_fragments: int = setting(
@@ -448,6 +452,13 @@ class DistributedSettings:
         "Gradients are sent in buckets of this size while the backward pass goes on; with fused "
         "kernels all at once, after it.",
         minimum=0.1,
+        may_change=True,
+    )
+    balance: bool = setting(
+        False,
+        "Share the rows of a step out in proportion to what each worker was measured to do before "
+        "the first step, and correct that slowly while training: for machines of unequal speed. "
+        "The batches and their order stay as they are. With plain kernels.",
         may_change=True,
     )
     interface: str = setting(

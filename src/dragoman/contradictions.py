@@ -170,7 +170,14 @@ def _distributed_contradictions(
 ) -> list[str]:
     problems = []
     local = {"local_steps", "local_fragments", "local_delay"}
-    local |= {"outer_learning_rate", "outer_momentum"}
+    outer = {"outer_learning_rate", "outer_momentum"}
+    if distributed.sync == "auto":
+        chosen = local | {"compression"}
+        return [
+            f'distributed.{name} has no effect with sync = "auto", which chooses it; remove one'
+            for name in sorted(chosen)
+            if f"distributed.{name}" in given
+        ]
     if distributed.sync == "gradients" and distributed.compression in ("int8", "int4"):
         problems.append(
             f'distributed.compression = "{distributed.compression}" needs sync = "local": so few '
@@ -179,7 +186,7 @@ def _distributed_contradictions(
     if distributed.sync == "gradients":
         problems += [
             f'distributed.{name} needs sync = "local", but sync is "gradients"'
-            for name in sorted(local)
+            for name in sorted(local | outer)
             if f"distributed.{name}" in given
         ]
     elif distributed.local_fragments > distributed.local_steps:

@@ -68,6 +68,10 @@ class Calibration:
     all_reduce_measured_bytes: int | None = item(
         "on slow links a part is measured and the rest extrapolated", default=None
     )
+    balanced_rows: tuple[int, ...] | None = item(
+        "rows of a step that each worker was given for it, by rank; null if all get the same",
+        default=None,
+    )
 
 
 @dataclass(frozen=True)

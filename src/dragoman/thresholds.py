@@ -97,6 +97,11 @@ SMALL_NETWORK_SHARE = Threshold(
     "of step time",
     "A way to meet that waits for less than a tenth of a step needs no other that gives up more.",
 )
+CHEAP_GRADIENTS = Threshold(
+    0.05,
+    "of step time",
+    'With sync = "auto" gradients that cost no more are kept: they give nothing up.',
+)
 MODEL_AGREEMENT = Threshold(
     0.25,
     "of what was predicted",

@@ -7,7 +7,7 @@ three numbers is enough to go on exactly where a run stopped, and any worker can
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,10 @@ class StepRows:
     slots: int
     next: Position
     epoch: float
+
+    def part(self, first: int, last: int) -> "StepRows":
+        """Some of the rows; the counts stay those of the whole step."""
+        return replace(self, rows=self.rows[first:last])
 
 
 class RowStream:

@@ -71,6 +71,11 @@ def make_lockstep(config: Config, model: Transformer, workers: Workers) -> Train
         case "plain":
             return PlainStep(config, model, workers)
         case "fused" | "compiled":
+            if config.distributed.balance:
+                raise UserError(
+                    f"distributed.balance = true, but {kind} kernels record their graphs for so "
+                    'many rows; set training.kernels = "plain", or leave it'
+                )
             return FusedStep(config, model, workers, is_compiled=kind == "compiled")
         case _:
             assert_never(kind)

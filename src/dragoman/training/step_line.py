@@ -15,6 +15,7 @@ class QueuedStep:
 
     step: int
     batch: StepRows
+    rows_by_worker: tuple[int, ...]
     learning_rate: float
     seconds: float  # On the host's clock, waiting for the batch included.
 

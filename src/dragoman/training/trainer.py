@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from dragoman.training.evaluator import Evaluator
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened, announce
 from dragoman.training.parts import Parts, choose_kernels, choose_rows_per_device
+from dragoman.training.row_shares import RowShares
 from dragoman.training.step import StepResult, mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
@@ -76,7 +77,13 @@ class Trainer:
             run, workers, self.recorder, opened.clock_leads, lambda: self.progress.step
         )
         position = self.progress.position
-        self.batches = Ahead(parts.stream.steps(position, workers.rank, workers.count))
+        self.batches = Ahead(parts.stream.steps(position, worker=0, workers=1))
+        self.shares = RowShares(
+            parts.stream.rows_per_step,
+            workers.count,
+            workers.rank,
+            is_balanced=config.distributed.balance,
+        )
         self.queued: deque[QueuedStep] = deque()
         self.told: Told | None = None  # What others have been told, and have yet to answer.
         # The attempt before may have left a request unanswered.
@@ -179,14 +186,17 @@ class Trainer:
         step = self.progress.step
         for link in measure_links(self.workers, neighbours(self.workers), SECONDS_PER_LINK):
             self.recorder.event("link", step, link)
-        batch = self.batches.peek()
+        batch = self.shares.own(self.batches.peek())
         measured = calibrate(self.step, self.model, batch, self.workers, self.config)
+        self.shares.start(measured.seconds_compute_by_worker)
+        if self.config.distributed.balance:
+            measured = replace(measured, balanced_rows=self.shares.rows_by_worker)
         self.recorder.event("calibration", step, measured)
 
     def _queue_step(self) -> None:
         """Take the next batch and set a step going; plain kernels are done when this returns."""
         start = time.perf_counter()
-        batch = self.batches.next()
+        batch = self.shares.own(self.batches.next())
         waited = time.perf_counter() - start
         progress = self.progress
         rate = self._learning_rate(progress.step + 1)
@@ -195,7 +205,8 @@ class Trainer:
         progress.epoch, progress.position = batch.epoch, batch.next
         self.supervision.note_step(progress.step)
         end = time.perf_counter()
-        self.queued.append(QueuedStep(progress.step, batch, rate, end - self.mark))
+        rows = self.shares.rows_by_worker
+        self.queued.append(QueuedStep(progress.step, batch, rows, rate, end - self.mark))
         self.mark = end
 
     def _collect_results(self, *, is_pause_due: bool) -> tuple[Stop, int]:
@@ -231,6 +242,7 @@ class Trainer:
         lines = []
         for (queued, result), is_last in mark_last(told.finished):
             everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in answers]
+            self.shares.note(queued.rows_by_worker, [one.seconds_compute for one in everyone])
             lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
         ends = end_times([line.seconds for line in lines], told.moment + seconds_hearing)
         for (queued, _), line, end in zip(told.finished, lines, ends, strict=True):

@@ -217,6 +217,8 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
             f"The workers changed on the way: with the latest {evidence.workers:,} a step took "
             f"{in_time(latest.mean)}."
         )
+    if balanced := _balance_words(evidence):
+        details.append(balanced)
     confidence: Confidence = "medium"
     if times.are_few:
         confidence = "low"
@@ -235,6 +237,27 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
         evidence=facts_of(times),
         confidence=confidence,
         next_step=warning or _step_advice(largest_first[0] if known else "", times),
+    )
+
+
+def _balance_words(evidence: Evidence) -> str:
+    """How unequal the workers are, and what balancing their rows won, as measured at the start."""
+    line = evidence.history.calibration
+    if line is None or line.balanced_rows is None:
+        return ""
+    seconds, rows = line.seconds_compute_by_worker, line.balanced_rows
+    if len(seconds) != len(rows) or not sum(rows) or not min(seconds, default=0.0) > 0:
+        return ""
+    even = sum(rows) / len(rows)
+    balanced = max(one * own / even for one, own in zip(seconds, rows, strict=True))
+    slowest = seconds.index(max(seconds))
+    hosts = evidence.attempt.began.hosts if evidence.attempt else ()
+    where = f" on {hosts[slowest]}" if slowest < len(hosts) else ""
+    return (
+        f"With equal shares worker {slowest}{where} would compute {in_time(max(seconds))} a step, "
+        f"{max(seconds) / min(seconds):.1f} times as long as the fastest, and the others wait for "
+        f"it. Rows were shared out {':'.join(map(str, rows))} instead (distributed.balance): "
+        f"{in_time(balanced)}, measured before the first step."
     )
 
 

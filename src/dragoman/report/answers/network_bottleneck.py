@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.prediction.questions import USUAL_LOCAL_STEPS
 from dragoman.prediction.step_model import ALONE, Prediction, Scenario, predict
-from dragoman.prediction.sync_choice import WAYS, choose_way, is_slower
+from dragoman.prediction.sync_choice import choose_local_steps, choose_way, is_slower
 from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of, unknown
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
@@ -187,7 +186,8 @@ def straggler_words(found: Network, times: StepTimes) -> str:
         f"Worker {straggler.worker}{where} is the slowest in "
         f"{in_percent(straggler.share_of_steps)} of steps and computes "
         f"{in_time(straggler.seconds_behind)} ({in_percent(share)} of a step) longer than the "
-        f"fastest: look at {'that machine' if found.machines > 1 else 'what else runs beside it'}."
+        f"fastest: look at {'that machine' if found.machines > 1 else 'what else runs beside it'}"
+        + (", or let distributed.balance give it fewer rows." if found.machines > 1 else ".")
     )
 
 
@@ -200,8 +200,9 @@ def _remedy(findings: Findings) -> str:
     if run.compression == "none":
         ways['Start a new run with distributed.compression = "bf16"'] = Scenario(compression="bf16")
     if run.local_steps == 1:
-        local = f"Start a new run with {USUAL_LOCAL_STEPS} local steps in bf16 (distributed.sync)"
-        ways[local] = WAYS[-1]
+        way = choose_local_steps(run)
+        steps = f"{way.local_steps} local steps in {way.compression}"
+        ways[f'Start a new run with distributed.sync = "auto" ({steps})'] = way
     if not ways:
         return (
             "Start a new run with more distributed.local_steps, or cut them into "

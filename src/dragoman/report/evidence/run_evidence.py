@@ -81,6 +81,12 @@ class Evidence:
         return max(1, whole_number(self.setting("distributed", "local_fragments")))
 
     @property
+    def local_delay(self) -> int | None:
+        """Steps that a part may travel; None if it may until the next one sets out."""
+        delay = self.setting("distributed", "local_delay")
+        return None if delay is None else whole_number(delay)
+
+    @property
     def goodput(self) -> float:
         """Bytes per second that the slowest link carries, infinite if none was measured."""
         measured = (link.goodput_bytes_per_second for link in self.history.links)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from dragoman.prediction.network import hideable_seconds, ring_hops
+from dragoman.prediction.network import hideable_seconds, ring_hops, travelling_steps
 from dragoman.records import Calibration
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.series import NAN, Floats, mean_of_known
@@ -204,7 +204,8 @@ def _could_hide(evidence: Evidence, steady: TrainSteps, compute: float) -> float
     """Seconds of an exchange that can run beside the computing, as predictions have it."""
     if evidence.local_steps == 1:
         return hideable_seconds(compute, micro_batches_of(evidence, steady))
-    return evidence.local_steps * compute if evidence.local_fragments > 1 else 0.0
+    steps = travelling_steps(evidence.local_steps, evidence.local_fragments, evidence.local_delay)
+    return steps * compute
 
 
 def micro_batches_of(evidence: Evidence, steady: TrainSteps) -> int:
