@@ -2,7 +2,7 @@
 
 const ALTERNATIVES = 3;
 const PAUSE_MILLISECONDS = 250; // After the last key, before it asks.
-const LONGEST_WITH_ALTERNATIVES = 1000; // Characters: other versions of a whole page help nobody.
+const LONGEST_WITH_ALTERNATIVES = 300; // Characters: other versions of a whole page help nobody.
 
 const byId = (id) => document.getElementById(id);
 const [source, target, status, count] = ["source", "target", "status", "count"].map(byId);
