@@ -46,7 +46,7 @@ class Running:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for _ in range(100):
+        for _turn in range(100):
             self.model.may_go.release()
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)

@@ -133,7 +133,7 @@ def test_long_sentences_are_cut_at_commas_then_between_words_then_anywhere() -> 
 
 def test_a_region_does_not_change_the_language() -> None:
     text = "Am 3. Oktober kam er z. B. nicht. Ja."
-    german, austrian = (Splitter(code, len).split_text(text) for code in ("de", "de-AT"))
+    german, austrian = (Splitter(code, bool).split_text(text) for code in ("de", "de-AT"))
     assert german == austrian
     assert len([part for part in german if isinstance(part, Sentence)]) == 2
 

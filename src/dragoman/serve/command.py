@@ -109,8 +109,11 @@ def _read_keys(path: Path) -> frozenset[str]:
 def _listen(host: str, port: int) -> socket.socket:
     """Bind, but do not listen yet: who connects before the models are loaded is refused."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        # With the protocol: asyncio turns Nagle's delays off only where it is named.
+        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
