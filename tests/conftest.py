@@ -15,6 +15,25 @@ import pytest
 from forked import Template, forking
 from support import SMALL, number_pairs, write_lines
 
+SPELLING = """\
+[corpus]
+folder = "prepared"
+train = [{ source = "train.en", target = "train.de" }]
+validation.valid = { source = "valid.en", target = "valid.de" }
+[vocabulary]
+size = 320
+"""
+LEARNS_TO_SPELL = [
+    "model.d_model=32",
+    "model.feed_forward=64",
+    "model.dropout=0.0",
+    "schedule.scale=0.8",
+    "schedule.warmup_steps=30",
+    "training.steps=100",
+    "evaluation.every_steps=50",
+    "checkpoints.every_steps=50",
+]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def template(
@@ -56,6 +75,24 @@ def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(prepared_once: Path, tmp_path: Path) -> Path:
     """The small text, prepared for the small model: a copy of one's own."""
     return Path(shutil.copytree(prepared_once, tmp_path / "small"))
+
+
+@pytest.fixture(scope="session")
+def spelling_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learnt to spell numbers in German."""
+    from dragoman.config_file import load_config
+    from dragoman.corpus.prepare import prepare
+    from dragoman.training.start import train
+
+    folder = tmp_path_factory.mktemp("numbers")
+    for name, first, count in (("train", 1_000, 3_000), ("valid", 5_000, 120)):
+        for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
+            write_lines(folder / f"{name}.{side}", lines)
+    (folder / "config.toml").write_text(SPELLING)
+    config = load_config(folder / "config.toml", [*SMALL, *LEARNS_TO_SPELL])
+    prepare(config, processes=1)
+    train(config, str(folder / "run"))
+    return folder / "run"
 
 
 def write_small_text(folder: Path) -> Path:

@@ -31,6 +31,8 @@ DESCRIPTIONS = {
     "translate": "Translate standard input to standard output, line by line.",
     "export": "Write a model for CTranslate2, check that it translates as Dragoman does, and write "
     "a model card.",
+    "serve": "Translate for other programs and for people: LibreTranslate's API and a page, at the "
+    "address that is printed once it is ready. Ctrl-C finishes what was accepted and ends.",
     "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
     "time went and whether the network was the bottleneck.",
     "whatif": "Predict a run's speed with another network, other machines or another way to meet, "
@@ -141,6 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parity.add_argument("--no-check", action="store_true", help="do not compare")
 
+    _add_serve(verbs.add_parser("serve", help="an address that translates, and a page"))
+
     report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
     report.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
@@ -161,6 +165,48 @@ def _parser() -> argparse.ArgumentParser:
     for name, verb in verbs.choices.items():
         verb.description, verb.epilog = DESCRIPTIONS[name], EXIT_CODES
     return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="+",
+        type=_name,
+        metavar="RUN",
+        help="a run's name or folder, or an export's folder; one for each direction",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="to listen at (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, default=5_000, help="to listen at (default: 5000; 0: any that is free)"
+    )
+    parser.add_argument("--source", metavar="CODE", help="source language, instead of the run's")
+    parser.add_argument("--target", metavar="CODE", help="target language, instead of the run's")
+    parser.add_argument("--checkpoint", help="of runs: best (the default), latest or a step")
+    _add_decoding(parser)
+    parser.add_argument(
+        "--max-characters",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="of one request (default: 100000)",
+    )
+    parser.add_argument(
+        "--max-waiting",
+        type=int,
+        default=1_000,
+        metavar="N",
+        help="sentences that may wait before others are told to try again (default: 1000)",
+    )
+    parser.add_argument(
+        "--timeout-seconds",
+        type=float,
+        default=60,
+        metavar="S",
+        help="for a request to arrive, and then to be translated (default: 60)",
+    )
+    parser.add_argument(
+        "--api-keys", type=Path, metavar="FILE", help="answer only who has a key: one on each line"
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -194,6 +240,10 @@ def _add_weights(parser: argparse.ArgumentParser) -> None:
 
 def _add_trained(parser: argparse.ArgumentParser) -> None:
     _add_weights(parser)
+    _add_decoding(parser)
+
+
+def _add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, help="instead of the run's setting")
     parser.add_argument("--patience", type=int, help="instead of the run's setting")
     parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")

@@ -215,6 +215,15 @@ def _export(arguments: argparse.Namespace) -> None:
     export_run(run, request, verdicts)
 
 
+def _serve(arguments: argparse.Namespace) -> None:
+    from dragoman.serve.command import ServeRequest, serve
+
+    given = vars(arguments) | {"run": "", "average": None}
+    names = [field.name for field in fields(ServeRequest) if field.name != "choice"]
+    choice = _choice(argparse.Namespace(**given))
+    serve(ServeRequest(choice=choice, **{name: given[name] for name in names}))
+
+
 def _report(arguments: argparse.Namespace) -> None:
     from dragoman.report.page.report_page import write_report
     from dragoman.runs.folder import find_evidence
@@ -253,6 +262,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "evaluate": _evaluate,
     "translate": _translate,
     "export": _export,
+    "serve": _serve,
     "report": _report,
     "whatif": _whatif,
     "compare": _compare,

@@ -18,8 +18,6 @@ from safetensors.torch import load_file
 
 from dragoman.cli import main
 from dragoman.config import ModelSettings, TranslationSettings
-from dragoman.config_file import load_config
-from dragoman.corpus.prepare import prepare
 from dragoman.corpus.subwords import Subwords
 from dragoman.inference import ctranslate2_model, export_folder
 from dragoman.inference.ctranslate2_model import load_translator, read_pieces, write_model
@@ -28,36 +26,15 @@ from dragoman.inference.load import load_exported, load_trained
 from dragoman.inference.translate import TextSides, Translation, Translator
 from dragoman.model.transformer import Transformer, sinusoids
 from dragoman.runs.folder import RunFolder
-from dragoman.training.start import train
 from support import (
-    SMALL,
     dragoman_command,
     number_pairs,
     refusal,
     without_privilege,
-    write_lines,
 )
 
 CPU = torch.device("cpu")
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "export.md"
-TRAINED = [
-    "model.d_model=32",
-    "model.feed_forward=64",
-    "model.dropout=0.0",
-    "schedule.scale=0.8",
-    "schedule.warmup_steps=30",
-    "training.steps=100",
-    "evaluation.every_steps=50",
-    "checkpoints.every_steps=50",
-]
-CONFIG = """\
-[corpus]
-folder = "prepared"
-train = [{ source = "train.en", target = "train.de" }]
-validation.valid = { source = "valid.en", target = "valid.de" }
-[vocabulary]
-size = 320
-"""
 ODD_LINES = [
     "one two three",
     "",
@@ -71,17 +48,8 @@ DECOMPOSED = ["u\u0308 a\u0308 seven", "o\u0308 one"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run that has learnt to spell numbers in German."""
-    folder = tmp_path_factory.mktemp("numbers")
-    for name, first, count in (("train", 1_000, 3_000), ("valid", 5_000, 120)):
-        for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
-            write_lines(folder / f"{name}.{side}", lines)
-    (folder / "config.toml").write_text(CONFIG)
-    config = load_config(folder / "config.toml", [*SMALL, *TRAINED])
-    prepare(config, processes=1)
-    train(config, str(folder / "run"))
-    return RunFolder(folder / "run")
+def run(spelling_run: Path) -> RunFolder:
+    return RunFolder(spelling_run)
 
 
 @pytest.fixture(scope="module")

@@ -87,8 +87,8 @@ class Page:
                 return result
             self.events.append(answer)
 
-    def open(self, path: Path, width: int, *, height: int = 900, dark: bool = False) -> None:
-        """Open a file as a window of that width shows it."""
+    def open(self, place: Path | str, width: int, *, height: int = 900, dark: bool = False) -> None:
+        """Open a file or an address as a window of that width shows it."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call(
@@ -99,7 +99,8 @@ class Page:
             mobile=width < 500,
         )
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        url = place if isinstance(place, str) else place.resolve().as_uri()
+        self.call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 

@@ -66,11 +66,11 @@ def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
         raise UserError(f"--n-best {n_best}: must be at least 1")
     if engine == "ctranslate2":
         exported = _load_exported(choice)
-        settings = _decoding(exported.info.translation, choice)
+        settings = decoding_settings(exported.info.translation, choice)
         _translate_input(exported.translator, settings, n_best, LINES_AT_ONCE)
         return
     trained, precision = _load(choice)
-    settings = _decoding(trained.config.translation, choice)
+    settings = decoding_settings(trained.config.translation, choice)
     with arithmetic(precision, trained.translator.device):
         on_gpu = trained.translator.device.type == "cuda"
         lines_at_once = GPU_LINES_AT_ONCE if on_gpu else LINES_AT_ONCE
@@ -145,7 +145,7 @@ def evaluate_run(
 ) -> list[Evaluated]:
     """Print the scores of every set, and keep its translations in the folder `output`, if any."""
     trained, precision = _load(choice)
-    settings = _decoding(trained.config.translation, choice)
+    settings = decoding_settings(trained.config.translation, choice)
     if source and reference:
         sets = [_read_set(trained, source, reference)]
     else:
@@ -221,7 +221,8 @@ def _load_exported(choice: TrainedChoice) -> ExportedModel:
     return exported
 
 
-def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> TranslationSettings:
+def decoding_settings(settings: TranslationSettings, choice: TrainedChoice) -> TranslationSettings:
+    """How to decode: as the run says, but for what was asked for."""
     limits = (
         ("beam", 1, LARGEST_BEAM),
         ("patience", 1, LARGEST_PATIENCE),

@@ -1,0 +1,132 @@
+"""Listen, say where, and end in order."""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.errors import UserError, explain
+from dragoman.inference.commands import TrainedChoice
+from dragoman.stop_signals import stop_signals_caught
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn import Server
+
+PACKAGES = ("starlette", "uvicorn", "sentencex", "prometheus_client")
+# Beyond these uvicorn answers 503 by itself: connections cost memory and descriptors.
+MOST_CONNECTIONS = 1_000
+WAITING_CONNECTIONS = 1_024  # In the system's queue, before they are accepted.
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """What to serve, where, and how much of it."""
+
+    models: Sequence[str]
+    choice: TrainedChoice
+    host: str
+    port: int
+    source: str | None
+    target: str | None
+    max_characters: int
+    max_waiting: int
+    timeout_seconds: float
+    api_keys: Path | None
+
+
+def serve(request: ServeRequest) -> None:
+    """Serve until a signal comes; what was accepted by then is finished."""
+    _require_packages()
+    _refuse_senseless(request)
+    from dragoman.serve.app import Limits, make_app
+    from dragoman.serve.models import load_models
+
+    keys = _read_keys(request.api_keys) if request.api_keys else frozenset[str]()
+    limits = Limits(request.max_characters, request.max_waiting, request.timeout_seconds, keys)
+    # Before the models, which take longer: a port that is taken is told at once.
+    with _listen(request.host, request.port) as listener:
+        models = load_models(request.models, request.choice, request.source, request.target)
+        app = make_app(models, limits, _announce(listener))
+        server = make_server(app)
+        # uvicorn catches signals itself while it serves, and passes them on when it is done.
+        with stop_signals_caught(lambda _: setattr(server, "should_exit", True)):
+            server.run(sockets=[listener])
+
+
+def make_server(app: "ASGIApp") -> "Server":
+    """A server of HTTP/1.1 and nothing else, that logs nothing but what goes wrong."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        backlog=WAITING_CONNECTIONS,
+    )
+    return uvicorn.Server(config)
+
+
+def _require_packages() -> None:
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"{missing[0]} is not installed: in the checkout, pip install -e '.[serve]'"
+        )
+
+
+def _refuse_senseless(request: ServeRequest) -> None:
+    for option, value, least, most in (
+        ("--port", request.port, 0, 65_535),
+        ("--max-characters", request.max_characters, 1, 100_000_000),
+        ("--max-waiting", request.max_waiting, 1, 100_000_000),
+        ("--timeout-seconds", request.timeout_seconds, 0.001, 86_400),
+    ):
+        if not least <= value <= most:
+            raise UserError(f"{option} {value:g}: must be at least {least:g} and at most {most:,}")
+
+
+def _read_keys(path: Path) -> frozenset[str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"--api-keys {path}: not UTF-8; write one key on each line") from None
+    keys = frozenset(line.strip() for line in lines if line.strip() and line[0] != "#")
+    if not keys:
+        raise UserError(f"--api-keys {path}: no key in it; write one on each line")
+    return keys
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind, but do not listen yet: who connects before the models are loaded is refused."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        # With the protocol: asyncio turns Nagle's delays off only where it is named.
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"{host}:{port}: {explain(error)}; choose another --host or --port"
+        ) from None
+    return listener
+
+
+def _announce(listener: socket.socket) -> Callable[[], None]:
+    def say_where() -> None:
+        listener.listen(WAITING_CONNECTIONS)  # From here on nobody who connects is refused.
+        host, port = listener.getsockname()[:2]
+        print(f"http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+
+    return say_where

@@ -1,0 +1,132 @@
+"""`dragoman serve` as a user starts it: a run, an export, a real client and a signal."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+from libretranslatepy import LibreTranslateAPI
+
+from dragoman.cli import main
+from dragoman.inference.load import load_trained
+from dragoman.runs.folder import RunFolder
+from dragoman.serve import command
+from serve.serving import get, in_background, post
+from serve.test_app import metric
+from support import dragoman_command, number_pairs, refusal, wait_until
+
+LINES = number_pairs(70_000, 30)[0]
+
+
+@pytest.fixture(scope="module")
+def exported(spelling_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export, to Austrian German, so that it can stand beside the run."""
+    folder = tmp_path_factory.mktemp("exported") / "austrian"
+    words = ["export", spelling_run, "--to", "ctranslate2", "--no-check", "--output", folder]
+    main([str(word) for word in words])
+    info = json.loads((folder / "dragoman.json").read_text())
+    (folder / "dragoman.json").write_text(json.dumps(info | {"target_language": "de-AT"}))
+    return folder
+
+
+@contextmanager
+def started(*words: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server, and the address that it says."""
+    process = subprocess.Popen(
+        dragoman_command("serve", *words, "--port", "0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_real_client_two_engines_and_a_signal(spelling_run: Path, exported: Path) -> None:
+    with started(spelling_run, exported, "--max-characters", "1000000") as (process, address):
+        assert address.startswith("http://127.0.0.1:")
+        client = LibreTranslateAPI(address)
+        assert client.languages() == [
+            {"code": "en", "name": "English", "targets": ["de", "de-AT"]},
+            {"code": "de", "name": "German", "targets": []},
+            {"code": "de-AT", "name": "German (Austria)", "targets": []},
+        ]
+        trained = load_trained(RunFolder(spelling_run), "best", 1, torch.device("cpu"))
+        ours = trained.translator.translate(LINES, trained.config.translation)
+        for target in ("de", "de-AT"):
+            found = [client.translate(line, "en", target) for line in LINES]
+            assert found == [best[0].text for best in ours]
+        document = "\n\n".join(number_pairs(10_000, 5_000)[0])
+        body = {"q": document, "source": "en", "target": "de-AT"}
+        thread, answers = in_background(lambda: post(f"{address}/translate", body))
+        wait_until(lambda: metric(address, "dragoman_waiting_sentences") > 0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(600) == 0
+        thread.join()
+        [(status, answer)] = answers
+        assert (status, answer["translatedText"].count("\n")) == (200, document.count("\n"))
+        with pytest.raises(URLError):
+            get(f"{address}/health")
+
+
+def test_senseless_requests_are_one_line(
+    spelling_run: Path,
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(exported, tmp_path / "same")
+    (tmp_path / "none").write_text("# nothing but a comment\n\n")
+    (tmp_path / "odd").write_bytes(b"\xff\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for words, line in (
+            (["nowhere"], "nowhere: no run there"),
+            ([spelling_run, "--port", port], f"127.0.0.1:{port}: Address already in use; choose"),
+            ([spelling_run, "--host", "no.such.host.invalid"], "no.such.host.invalid:0: "),
+            ([spelling_run, "--port", "70000"], "--port 70000: must be at least 0 and at most"),
+            ([spelling_run, "--max-waiting", "0"], "--max-waiting 0: must be at least 1"),
+            ([spelling_run, "--timeout-seconds", "nan"], "--timeout-seconds nan: must be"),
+            ([spelling_run, "--beam", "0"], "--beam 0: must be at least 1"),
+            ([spelling_run, "--checkpoint", "7"], "--checkpoint 7: choose best, latest or"),
+            ([spelling_run, "--api-keys", tmp_path / "none"], "none: no key in it; write one"),
+            ([spelling_run, "--api-keys", tmp_path / "odd"], "odd: not UTF-8; write one key"),
+            ([spelling_run, "--api-keys", tmp_path / "gone"], "gone: No such file"),
+            (
+                [spelling_run, exported, "--source", "en"],
+                "--source and --target name the languages",
+            ),
+            ([exported, tmp_path / "same"], "same: there is a model from en to de-AT already"),
+        ):
+            port_words = [] if "--port" in words else ["--port", "0"]
+            code, errors = refusal(capsys, "serve", *words, *port_words)
+            assert (code, line in errors.splitlines()[-1]) == (2, True), errors
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else name)
+    code, errors = refusal(capsys, "serve", spelling_run)
+    expected = "dragoman: uvicorn is not installed: in the checkout, pip install -e '.[serve]'\n"
+    assert (code, errors) == (2, expected)
+
+
+@pytest.mark.slow
+def test_nobody_else_imports_what_it_needs() -> None:
+    code = (
+        "import sys\nfrom dragoman.cli import main\n"
+        "try: main(['serve', '--help'])\nexcept SystemExit: pass\n"
+        "import dragoman.inference.commands, dragoman.inference.export\n"
+        "assert not {'starlette', 'uvicorn', 'sentencex', 'prometheus_client'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
