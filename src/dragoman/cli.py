@@ -106,7 +106,8 @@ def _train(arguments: argparse.Namespace) -> None:
         config = load_config(arguments.config, arguments.overrides)
         if not has_end(config.training):
             raise UserError(
-                f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
+                f"{arguments.config}: no end: set training.steps, epochs, hours, patience or "
+                "stop_when_gain_unlikely"
             )
         hosts = _hosts(arguments, config)
 

@@ -308,6 +308,14 @@ class TrainingSettings:
     patience_metric: Literal["loss", "bleu"] = setting(
         "loss", "What patience watches, on the first validation set.", may_change=True
     )
+    stop_when_gain_unlikely: float | None = setting(
+        None,
+        "Stop once half as many steps again are no likelier than this to bring 0.02 nats or 0.5 "
+        "BLEU on the first validation set, as the report judges it; from the tenth evaluation on.",
+        minimum=0,
+        maximum=0.5,
+        may_change=True,
+    )
     label_smoothing: float = setting(
         0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
     )
@@ -511,4 +519,5 @@ class Config:
 def has_end(training: TrainingSettings) -> bool:
     """Whether a run with these settings stops by itself; only `train` asks for that."""
     limits = (training.steps, training.epochs, training.hours, training.patience)
-    return any(limit is not None for limit in limits)
+    is_limited = any(limit is not None for limit in limits)
+    return is_limited or training.stop_when_gain_unlikely is not None

@@ -152,8 +152,11 @@ def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str
 def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[str]:
     problems = []
     if not config.corpus.validation:
-        if config.training.patience:
-            problems.append("training.patience needs a validation set: set corpus.validation")
+        problems += [
+            f"training.{name} needs a validation set: set corpus.validation"
+            for name in ("patience", "stop_when_gain_unlikely")
+            if getattr(config.training, name) is not None
+        ]
         problems += [
             f"{name} has no effect without a validation set; remove it or set corpus.validation"
             for name in sorted(given)
