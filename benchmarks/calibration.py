@@ -232,8 +232,8 @@ def _scaled(values: Floats, ticks: Sequence[tuple[float, float]], below: float) 
 
 def judge_real(curve: RealCurve, schedule: RunSchedule | None) -> None:
     """Cut a real curve short, look ahead, and say what then came."""
-    for share in (1 / 3, 1 / 2, 2 / 3):
-        count = max(6, round(share * len(curve.steps)))
+    counts = {max(6, round(share * len(curve.steps))) for share in (1 / 3, 1 / 2, 2 / 3)}
+    for count in sorted(counts):
         last = curve.steps[count - 1]
         ahead = np.flatnonzero(curve.steps <= 1.5 * last + 1)[-1]
         if ahead == count - 1:

@@ -111,10 +111,36 @@ def _train(arguments: argparse.Namespace) -> None:
             )
         hosts = _hosts(arguments, config)
 
+        from dragoman.runs.trackers import refuse_missing
+
+        refuse_missing(config.logging.trackers)
+
     from dragoman.training.start import train, train_on
 
     name = arguments.run or arguments.config.stem
-    _end(train_on(hosts, config, name) if hosts else train(config, name))
+    stop = train_on(hosts, config, name) if hosts else train(config, name)
+    if stop is not None:
+        _attach_report(config, name)
+    _end(stop)
+
+
+def _attach_report(config: Config, name: str) -> None:
+    """Hand the report of a run that is over to the trackers that keep files."""
+    from dragoman.config_file import flatten
+    from dragoman.runs.folder import new_run
+    from dragoman.runs.trackers import KEEP_FILES, Trackers
+
+    run, kinds = new_run(name), [kind for kind in config.logging.trackers if kind in KEEP_FILES]
+    # The machine that launched a run need not have taken part in it.
+    if not kinds or not run.metrics.exists():
+        return
+
+    from dragoman.report.page.report_page import write_report
+
+    settings = {key: str(value) for key, value in flatten(config).items()}
+    trackers = Trackers(kinds, run, settings, 0, say)
+    trackers.attach(write_report(run.path))
+    trackers.close()
 
 
 def _end(stop: "Stop | None") -> None:

@@ -25,6 +25,7 @@ Quantization = Literal[
     "int8_bfloat16",
 ]
 OptimizerKind = Literal["adam", "muon"]
+TrackerKind = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 ScheduleKind = Literal[
     "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"
 ]
@@ -496,6 +497,19 @@ class DistributedSettings:
 
 
 @dataclass(frozen=True)
+class LoggingSettings:
+    """Where the run is told of, beside its own folder."""
+
+    trackers: tuple[TrackerKind, ...] = setting(
+        ("tensorboard",),
+        "tensorboard: files in the run folder. wandb (online, or as WANDB_MODE says), mlflow (at "
+        "MLFLOW_TRACKING_URI, or a database in the run folder) and trackio each need `pip install "
+        "dragoman[...]`. A resumed run goes on as the same tracked run.",
+        may_change=True,
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
@@ -511,6 +525,7 @@ class Config:
     checkpoints: CheckpointSettings
     translation: TranslationSettings
     distributed: DistributedSettings
+    logging: LoggingSettings
 
 
 # Their curve depends on training.steps, which a resumed run may therefore not change.

@@ -13,6 +13,7 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.prediction.curve_shapes import FAMILY_PRIOR, Design, all_designs, columns
 from dragoman.prediction.run_schedule import RunSchedule
@@ -30,6 +31,8 @@ _TRUST = 0.5  # What an evaluation counts, for the same reason,
 _STRAY = 0.45  # and the deviation of the logarithm of what a curve foretells from what happens.
 _NOISE = 0.3  # Of an evaluation, in units of a meaningful gain,
 _NOISE_WEIGHT = 1.0  # taken as seriously as two evaluations.
+# Odds of curves that turn, where a turn is asked for: otherwise noise is too ready an excuse.
+_TURN_ODDS = 6.0
 _TURN_SCALE = 10.0  # How far curves rise after a turn, in the same units.
 _DECAY_MEAN, _DECAY_SCALE = 5.0, 4.0  # What lowering the learning rate to zero brings.
 _PATH_POINTS = 40  # Up to the last evaluation, and as many beyond it.
@@ -53,6 +56,7 @@ class Forecast:
     gain: Floats  # What half as many steps again would bring.
     rise: Floats  # How far the curve lies above its minimum now.
     best_step: Floats  # Where the minimum is.
+    is_turning: NDArray[np.bool_]  # Whether it is of a curve that may rise.
     path_steps: Floats  # From the first evaluation on, and beyond the last one.
     path: Floats  # Draws by path_steps: the curve without noise.
     noise: float  # Of one evaluation.
@@ -69,7 +73,8 @@ class Forecast:
 
     def rise_probability(self, at_least: float) -> float:
         """How likely the curve has risen so far."""
-        return float((self.rise >= at_least).mean())
+        weights = np.where(self.is_turning, _TURN_ODDS, 1.0)
+        return float(weights @ (self.rise >= at_least) / weights.sum())
 
     def change_since(self, step: float) -> Floats:
         """How far the curve has risen since a step, up to the last evaluation."""
@@ -279,6 +284,7 @@ def _draw(
         gain=path[:, _NOW] - path[:, -1],
         rise=path[:, _NOW] - past.min(axis=1),
         best_step=path_steps[np.argmin(past, axis=1)],
+        is_turning=names == "turning",
         path_steps=path_steps,
         path=path,
         noise=float(np.median(np.concatenate(noises)[kept])),
