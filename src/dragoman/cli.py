@@ -4,9 +4,11 @@ import argparse
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,10 +120,27 @@ def _train(arguments: argparse.Namespace) -> None:
     from dragoman.training.start import train, train_on
 
     name = arguments.run or arguments.config.stem
-    stop = train_on(hosts, config, name) if hosts else train(config, name)
+    with _watched(name, arguments.watch):
+        stop = train_on(hosts, config, name) if hosts else train(config, name)
     if stop is not None:
         _attach_report(config, name)
     _end(stop)
+
+
+@contextmanager
+def _watched(name: str, port: int | None) -> Iterator[None]:
+    """Serve the live page in a process of its own, which prints its address."""
+    if port is None:
+        yield
+        return
+    command = [sys.executable, "-m", "dragoman", "watch", name, "--wait", "--port", str(port)]
+    # Ctrl-C is for the training, which the page outlives by a moment.
+    beside = subprocess.Popen(command, start_new_session=True)
+    try:
+        yield
+    finally:
+        beside.terminate()
+        beside.wait()
 
 
 def _attach_report(config: Config, name: str) -> None:
@@ -249,6 +268,18 @@ def _report(arguments: argparse.Namespace) -> None:
     print(write_report(find_evidence(arguments.run).path, output=arguments.output))
 
 
+def _watch(arguments: argparse.Namespace) -> None:
+    from dragoman.report.live.server import LivePage
+    from dragoman.runs.folder import find_evidence, new_run
+
+    if not 0 <= arguments.port <= 65_535:
+        raise UserError(f"--port {arguments.port}: must be between 0 and 65535")
+    run = new_run(arguments.run) if arguments.wait else find_evidence(arguments.run)
+    page = LivePage(run, arguments.port)
+    print(f"watch {run.path}: {page.address}", flush=True)
+    page.serve_forever()
+
+
 def _whatif(arguments: argparse.Namespace) -> None:
     from dragoman.report.page.whatif_table import WhatifOptions, whatif_command
     from dragoman.runs.folder import find_evidence
@@ -281,6 +312,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "translate": _translate,
     "export": _export,
     "report": _report,
+    "watch": _watch,
     "whatif": _whatif,
     "compare": _compare,
     "settings": _settings,

@@ -89,6 +89,10 @@ class Page:
 
     def open(self, path: Path, width: int, *, height: int = 900, dark: bool = False) -> None:
         """Open a file as a window of that width shows it."""
+        self.visit(path.resolve().as_uri(), width, height=height, dark=dark)
+
+    def visit(self, address: str, width: int, *, height: int = 900, dark: bool = False) -> None:
+        """Open an address as a window of that width shows it."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call(
@@ -99,7 +103,7 @@ class Page:
             mobile=width < 500,
         )
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=address)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
@@ -108,6 +112,13 @@ class Page:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait_for(self, expression: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        deadline = time.monotonic() + SECONDS_TO_ANSWER
+        while not self.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            time.sleep(0.05)
 
     def requests(self) -> list[str]:
         """Every address the page asked for since it was opened."""
