@@ -2,8 +2,8 @@
 
     python benchmarks/watch_cost.py [--seconds 120]
 
-Writes a week of ten machines and 300,000 steps, lets it grow by a step and ten samples a second, and
-asks for the state every two seconds, as one open page does.
+Writes a week of ten machines and 300,000 steps, lets it grow by a step and ten samples a second,
+and asks for the state every two seconds, as one open page does.
 """
 
 import argparse

@@ -25,6 +25,7 @@ Quantization = Literal[
     "int8_bfloat16",
 ]
 OptimizerKind = Literal["adam", "muon"]
+NotifyEvent = Literal["end", "failure", "verdict"]
 TrackerKind = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 ScheduleKind = Literal[
     "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"
@@ -510,6 +511,29 @@ class LoggingSettings:
 
 
 @dataclass(frozen=True)
+class NotifySettings:
+    """Who is told of the run, and when; by the machine that the command was given on."""
+
+    command: str = setting(
+        "",
+        "Given to the shell, with DRAGOMAN_EVENT, DRAGOMAN_RUN and DRAGOMAN_MESSAGE, and JSON on "
+        "its standard input.",
+        may_change=True,
+    )
+    webhook: str = setting(
+        "",
+        "An http or https address that gets JSON: event, run, message and, for chats, text.",
+        may_change=True,
+    )
+    on: tuple[NotifyEvent, ...] = setting(
+        ("end", "failure", "verdict"),
+        "end: the run is complete or was stopped. failure: it ended with an error. verdict: an "
+        "answer of the report has changed.",
+        may_change=True,
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
@@ -526,6 +550,7 @@ class Config:
     translation: TranslationSettings
     distributed: DistributedSettings
     logging: LoggingSettings
+    notify: NotifySettings
 
 
 # Their curve depends on training.steps, which a resumed run may therefore not change.
