@@ -17,14 +17,14 @@ Shape = Callable[[Floats], Floats]
 
 # Fitted first, then averaged: how likely each family is before any evaluation is seen.
 FAMILY_PRIOR = {
-    "power law": 0.20,
-    "exponential": 0.16,
-    "stretched exponential": 0.08,
-    "sigmoid": 0.09,
-    "two speeds": 0.09,
-    "late fall": 0.04,
+    "power law": 0.27,
+    "exponential": 0.22,
+    "stretched exponential": 0.10,
+    "sigmoid": 0.11,
+    "two speeds": 0.11,
+    "late fall": 0.05,
     "flat": 0.02,
-    "turning": 0.32,
+    "turning": 0.12,
 }
 _TURNS = (0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.93)  # Of the way to the last evaluation.
 
@@ -115,7 +115,8 @@ def columns(design: Design, progress: Floats) -> Floats:
         height = fall(first) - fall(one)
         found.append((fall(progress) - fall(one)) / np.maximum(height, 1e-300))
     if design.turn is not None:
-        beyond = np.maximum(progress, design.turn)
+        # A rise is taken to go on for as long as it has lasted.
+        beyond = np.clip(progress, design.turn, 2 - design.turn)
         if design.is_speeding_up:
             found.append(((beyond - design.turn) / (1 - design.turn)) ** 2)
         else:

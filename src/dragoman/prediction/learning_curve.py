@@ -32,7 +32,7 @@ _STRAY = 0.45  # and the deviation of the logarithm of what a curve foretells fr
 _NOISE = 0.3  # Of an evaluation, in units of a meaningful gain,
 _NOISE_WEIGHT = 1.0  # taken as seriously as two evaluations.
 # Odds of curves that turn, where a turn is asked for: otherwise noise is too ready an excuse.
-_TURN_ODDS = 6.0
+_TURN_ODDS = 20.0
 _TURN_SCALE = 10.0  # How far curves rise after a turn, in the same units.
 _DECAY_MEAN, _DECAY_SCALE = 5.0, 4.0  # What lowering the learning rate to zero brings.
 _PATH_POINTS = 40  # Up to the last evaluation, and as many beyond it.
