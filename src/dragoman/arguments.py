@@ -35,6 +35,9 @@ DESCRIPTIONS = {
     "address that is printed once it is ready. Ctrl-C finishes what was accepted and ends.",
     "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
     "time went and whether the network was the bottleneck.",
+    "watch": "Serve a page for a browser on this machine that shows the run as it goes: answers, "
+    "curves, machines, translations, time left. Reads the run folder alone; ends with Ctrl-C. From "
+    "elsewhere: ssh -L PORT:127.0.0.1:PORT MACHINE.",
     "whatif": "Predict a run's speed with another network, other machines or another way to meet, "
     "from its own measurements.",
     "compare": "Write a page with what two runs have in common, what differs, and what came of it.",
@@ -80,6 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     train = verbs.add_parser("train", help="train, or resume a run")
     _add_config(train)
     _add_workers(train)
+    train.add_argument(
+        "--watch",
+        nargs="?",
+        const=0,
+        type=int,
+        metavar="PORT",
+        help="serve a live page of the run beside it, and print its address",
+    )
     train.add_argument(
         "--run",
         "--name",
@@ -148,6 +159,13 @@ def _parser() -> argparse.ArgumentParser:
     report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
     report.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
+
+    watch = verbs.add_parser("watch", help="the report as a live page, while the run goes on")
+    watch.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
+    watch.add_argument(
+        "--port", type=int, default=0, help="on 127.0.0.1 (default: any that is free)"
+    )
+    watch.add_argument("--wait", action="store_true", help="for a run that has not begun")
 
     whatif = verbs.add_parser("whatif", help="predict other links, machines and ways to meet")
     whatif.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")

@@ -4,16 +4,18 @@ import argparse
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
-from dragoman.child_process import QUIET, QUIET_VARIABLE, die_with_agent
-from dragoman.cluster.world import told_once_per_machine
+from dragoman.child_process import AGENT_VARIABLE, QUIET, QUIET_VARIABLE, die_with_agent
+from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
 from dragoman.console import open_closed_streams, printable, protect_console, say
@@ -23,8 +25,10 @@ from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_la
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
     from dragoman.inference.commands import TrainedChoice
+    from dragoman.runs.folder import RunFolder
     from dragoman.training.stopping import Stop
 
+_TIMESTAMP = len("2026-01-31 12:00:00 ")  # Before every line of train.log.
 PROCESSES_PER_CORE = 4  # More than one is no faster; many more take all memory.
 
 
@@ -106,14 +110,95 @@ def _train(arguments: argparse.Namespace) -> None:
         config = load_config(arguments.config, arguments.overrides)
         if not has_end(config.training):
             raise UserError(
-                f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
+                f"{arguments.config}: no end: set training.steps, epochs, hours, patience or "
+                "stop_when_gain_unlikely"
             )
         hosts = _hosts(arguments, config)
+
+        from dragoman.runs.trackers import refuse_missing
+
+        refuse_missing(config.logging.trackers)
 
     from dragoman.training.start import train, train_on
 
     name = arguments.run or arguments.config.stem
-    _end(train_on(hosts, config, name) if hosts else train(config, name))
+    with _watched(name, arguments.watch), _notified(config, name):
+        stop = train_on(hosts, config, name) if hosts else train(config, name)
+    if stop is not None:
+        _attach_report(config, name)
+    _end(stop)
+
+
+@contextmanager
+def _watched(name: str, port: int | None) -> Iterator[None]:
+    """Serve the live page in a process of its own, which prints its address."""
+    if port is None:
+        yield
+        return
+    command = [sys.executable, "-m", "dragoman", "watch", name, "--wait", "--port", str(port)]
+    with _beside(command):
+        yield
+
+
+@contextmanager
+def _beside(command: Sequence[str]) -> Iterator[None]:
+    """Run another process for the time of a block; Ctrl-C is not for it, and it dies with us."""
+    variables = os.environ | {AGENT_VARIABLE: str(os.getpid())}
+    beside = subprocess.Popen(command, start_new_session=True, env=variables)
+    try:
+        yield
+    finally:
+        beside.terminate()
+        beside.wait()
+
+
+@contextmanager
+def _notified(config: Config, name: str) -> Iterator[None]:
+    """Tell whom the settings name how the run ended and, on the way, which verdicts changed."""
+    settings = config.notify
+    # The launcher speaks for its workers, and worker 0 for those of torchrun or Slurm.
+    is_speaker = AGENT_VARIABLE not in os.environ and read_world().rank == 0
+    if not is_speaker or not (settings.command or settings.webhook):
+        yield
+        return
+
+    from dragoman.notify import Notice, notify
+    from dragoman.runs.folder import new_run
+
+    run = new_run(name)
+    watch = [sys.executable, "-m", "dragoman.report.live.verdicts", str(run.path)]
+    try:
+        with _beside(watch) if "verdict" in settings.on else nullcontext():
+            yield
+    except Exception as error:
+        notify(settings, Notice("failure", run.name, f"failed: {explain(error)}"), say)
+        raise
+    notify(settings, Notice("end", run.name, _last_word(run)), say)
+
+
+def _last_word(run: "RunFolder") -> str:
+    """What the run said last, as in "the run is complete at step 600: ..."."""
+    lines = run.log.read_text(errors="replace").splitlines() if run.log.exists() else []
+    return lines[-1][_TIMESTAMP:] if lines else "the training has ended"
+
+
+def _attach_report(config: Config, name: str) -> None:
+    """Hand the report of a run that is over to the trackers that keep files."""
+    from dragoman.config_file import flatten
+    from dragoman.runs.folder import new_run
+    from dragoman.runs.trackers import KEEP_FILES, Trackers
+
+    run, kinds = new_run(name), [kind for kind in config.logging.trackers if kind in KEEP_FILES]
+    # The machine that launched a run need not have taken part in it.
+    if not kinds or not run.metrics.exists():
+        return
+
+    from dragoman.report.page.report_page import write_report
+
+    settings = {key: str(value) for key, value in flatten(config).items()}
+    trackers = Trackers(kinds, run, settings, 0, say)
+    trackers.attach(write_report(run.path))
+    trackers.close()
 
 
 def _end(stop: "Stop | None") -> None:
@@ -231,6 +316,18 @@ def _report(arguments: argparse.Namespace) -> None:
     print(write_report(find_evidence(arguments.run).path, output=arguments.output))
 
 
+def _watch(arguments: argparse.Namespace) -> None:
+    from dragoman.report.live.server import LivePage
+    from dragoman.runs.folder import find_evidence, new_run
+
+    if not 0 <= arguments.port <= 65_535:
+        raise UserError(f"--port {arguments.port}: must be between 0 and 65535")
+    run = new_run(arguments.run) if arguments.wait else find_evidence(arguments.run)
+    page = LivePage(run, arguments.port)
+    print(f"watch {run.path}: {page.address}", flush=True)
+    page.serve_forever()
+
+
 def _whatif(arguments: argparse.Namespace) -> None:
     from dragoman.report.page.whatif_table import WhatifOptions, whatif_command
     from dragoman.runs.folder import find_evidence
@@ -264,6 +361,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "export": _export,
     "serve": _serve,
     "report": _report,
+    "watch": _watch,
     "whatif": _whatif,
     "compare": _compare,
     "settings": _settings,

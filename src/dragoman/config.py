@@ -25,6 +25,8 @@ Quantization = Literal[
     "int8_bfloat16",
 ]
 OptimizerKind = Literal["adam", "muon"]
+NotifyEvent = Literal["end", "failure", "verdict"]
+TrackerKind = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 ScheduleKind = Literal[
     "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"
 ]
@@ -308,6 +310,14 @@ class TrainingSettings:
     patience_metric: Literal["loss", "bleu"] = setting(
         "loss", "What patience watches, on the first validation set.", may_change=True
     )
+    stop_when_gain_unlikely: float | None = setting(
+        None,
+        "Stop once half as many steps again are no likelier than this to bring 0.02 nats or 0.5 "
+        "BLEU on the first validation set, as the report judges it; from the tenth evaluation on.",
+        minimum=0,
+        maximum=0.5,
+        may_change=True,
+    )
     label_smoothing: float = setting(
         0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
     )
@@ -500,6 +510,42 @@ class DistributedSettings:
 
 
 @dataclass(frozen=True)
+class LoggingSettings:
+    """Where the run is told of, beside its own folder."""
+
+    trackers: tuple[TrackerKind, ...] = setting(
+        ("tensorboard",),
+        "tensorboard: files in the run folder. wandb (online, or as WANDB_MODE says), mlflow (at "
+        "MLFLOW_TRACKING_URI, or a database in the run folder) and trackio each need `pip install "
+        "dragoman[...]`. A resumed run goes on as the same tracked run.",
+        may_change=True,
+    )
+
+
+@dataclass(frozen=True)
+class NotifySettings:
+    """Who is told of the run, and when; by the machine that the command was given on."""
+
+    command: str = setting(
+        "",
+        "Given to the shell, with DRAGOMAN_EVENT, DRAGOMAN_RUN and DRAGOMAN_MESSAGE, and JSON on "
+        "its standard input.",
+        may_change=True,
+    )
+    webhook: str = setting(
+        "",
+        "An http or https address that gets JSON: event, run, message and, for chats, text.",
+        may_change=True,
+    )
+    on: tuple[NotifyEvent, ...] = setting(
+        ("end", "failure", "verdict"),
+        "end: the run is complete or was stopped. failure: it ended with an error. verdict: an "
+        "answer of the report has changed.",
+        may_change=True,
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
@@ -515,6 +561,8 @@ class Config:
     checkpoints: CheckpointSettings
     translation: TranslationSettings
     distributed: DistributedSettings
+    logging: LoggingSettings
+    notify: NotifySettings
 
 
 # Their curve depends on training.steps, which a resumed run may therefore not change.
@@ -523,4 +571,5 @@ class Config:
 def has_end(training: TrainingSettings) -> bool:
     """Whether a run with these settings stops by itself; only `train` asks for that."""
     limits = (training.steps, training.epochs, training.hours, training.patience)
-    return any(limit is not None for limit in limits)
+    is_limited = any(limit is not None for limit in limits)
+    return is_limited or training.stop_when_gain_unlikely is not None

@@ -13,6 +13,7 @@ from dragoman.config import (
     CorpusSettings,
     DistributedSettings,
     ModelSettings,
+    NotifySettings,
     OptimizerSettings,
     VocabularySettings,
     shape_of,
@@ -33,6 +34,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
         *_evaluation_contradictions(config, given),
         *_distributed_contradictions(config.distributed, given),
         *_powersgd_contradictions(config, given),
+        *_notify_contradictions(config.notify, given),
     ]
 
 
@@ -152,8 +154,11 @@ def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str
 def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[str]:
     problems = []
     if not config.corpus.validation:
-        if config.training.patience:
-            problems.append("training.patience needs a validation set: set corpus.validation")
+        problems += [
+            f"training.{name} needs a validation set: set corpus.validation"
+            for name in ("patience", "stop_when_gain_unlikely")
+            if getattr(config.training, name) is not None
+        ]
         problems += [
             f"{name} has no effect without a validation set; remove it or set corpus.validation"
             for name in sorted(given)
@@ -162,6 +167,15 @@ def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[s
         ]
     if "training.patience_metric" in given and not config.training.patience:
         problems.append("training.patience_metric has no effect without training.patience")
+    return problems
+
+
+def _notify_contradictions(notify: NotifySettings, given: Collection[str]) -> list[str]:
+    problems = []
+    if notify.webhook and not notify.webhook.startswith(("http://", "https://")):
+        problems.append(f"notify.webhook = {notify.webhook!r} must begin with http:// or https://")
+    if "notify.on" in given and not (notify.command or notify.webhook):
+        problems.append("notify.on has no effect without notify.command or notify.webhook")
     return problems
 
 

@@ -13,7 +13,7 @@ from dragoman.documents import item
 HOST = r"[^/\x00-\x1f]+"  # A machine's name; a file is named after it.
 
 
-EndReason = Literal["steps", "epochs", "hours", "patience", "signal", "error"]
+EndReason = Literal["steps", "epochs", "hours", "patience", "gain_unlikely", "signal", "error"]
 
 
 @dataclass(frozen=True)

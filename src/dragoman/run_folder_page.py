@@ -43,6 +43,7 @@ read; the report is computed from these files alone. The format is public and ve
       samples.jsonl          a few fixed sentences, translated at every evaluation
       monitor/HOST.jsonl     what the machine HOST did, once a second
       tensorboard/           the same scalars for TensorBoard; machines and links under system/HOST
+      trackers.json          under which name each other tracker knows the run
       checkpoints/
         checkpoints.json     the index: every kept checkpoint with step, losses, BLEU, bytes
         step-00050000/

@@ -17,6 +17,8 @@ from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.translate import Translator
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings.analysis import analyse
 from dragoman.runs import checkpoint_writer
 from dragoman.runs.checkpoint import Checkpoint, Written, read_index, write_checkpoint
 from dragoman.runs.checkpoint_writer import CheckpointWriter
@@ -234,6 +236,20 @@ def test_patience_epochs_and_hours_stop_a_run(prepared: Path) -> None:
     assert run(prepared, "epochs", "training.epochs=0.5") is Stop.EPOCHS
     assert metrics(prepared / "epochs", "train")[-1]["epoch"] >= 0.5
     assert run(prepared, "hours", "training.hours=0") is Stop.HOURS
+
+
+def test_a_run_that_has_nothing_to_gain_stops_and_the_report_agrees(prepared: Path) -> None:
+    stuck = ["schedule.scale=0", "schedule.warmup_steps=1", "evaluation.every_steps=1"]
+    settings = [*stuck, "training.stop_when_gain_unlikely=0.05"]
+    # Not before the tenth evaluation; interrupted before, it knows the first ones all the same.
+    assert run(prepared, "run", *settings, "training.steps=6") is Stop.STEPS
+    assert run(prepared, "run", *settings, "training.steps=40") is Stop.GAIN_UNLIKELY
+    assert metrics(prepared / "run", "stop")[-1]["reason"] == "gain_unlikely"
+    evaluations = metrics(prepared / "run", "eval")
+    assert len(evaluations) == 10
+    found = analyse(load_evidence(prepared / "run", now=0.0)).convergence
+    assert found.evaluations == 10
+    assert found.probability <= 0.05
 
 
 def test_steps_without_finite_gradient_stop_the_run_before_harm(

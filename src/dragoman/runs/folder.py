@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def trackers(self) -> Path:
+        """Under which name each tracker knows the run."""
+        return self.path / "trackers.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Weights, a folder each, and their index."""
         return self.path / "checkpoints"

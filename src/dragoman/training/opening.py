@@ -38,7 +38,7 @@ from dragoman.runs.provenance import (
 from dragoman.runs.tensors import read_tensors
 from dragoman.training.parts import Parts
 from dragoman.training.recorder import Recorder
-from dragoman.training.stopping import Best
+from dragoman.training.stopping import Best, ScoreCurve
 
 # What a run folder may hold before it has a config.
 OPENING = (
@@ -56,6 +56,7 @@ class Progress:
     epoch: float = 0.0
     position: Position = field(default_factory=Position)
     best: Best = field(default_factory=Best)
+    scores: ScoreCurve = field(default_factory=ScoreCurve)
     skipped_in_a_row: int = 0
     seconds: float = 0.0
     rows_per_device: int = 0

@@ -14,6 +14,7 @@ from dragoman.config import Config, shape_of
 from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
+from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.records import NO_SCORES, End, Scores, TrainStep
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.folder import RunFolder
@@ -30,6 +31,7 @@ from dragoman.training.step import StepResult, mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
+from dragoman.wording import in_percent
 
 SECONDS_PER_LINK = 0.2
 
@@ -285,6 +287,9 @@ class Trainer:
             return None
         first = evaluations[0].scores
         self.progress.best.update(first.loss, first.bleu)
+        looks_ahead = self.config.training.stop_when_gain_unlikely is not None
+        schedule = self._schedule() if looks_ahead else None
+        self.progress.scores.add(self.progress.step, first.loss, first.bleu, schedule)
         return Scores(first.loss, first.nll, first.bleu)
 
     def _save(self, scores: Scores) -> None:
@@ -318,6 +323,10 @@ class Trainer:
         by_host = zip(self.workers.hosts, failures, strict=True)
         return "; ".join(f"{host}: {failure}" for host, failure in by_host if failure)
 
+    def _schedule(self) -> RunSchedule:
+        d_model = shape_of(self.config.model).d_model
+        return RunSchedule(self.config.schedule, d_model, self.config.training.steps)
+
     def _learning_rate(self, step: int) -> float:
         d_model = shape_of(self.config.model).d_model
         return learning_rate(step, self.config.schedule, d_model, self.config.training.steps)
@@ -335,7 +344,12 @@ class Trainer:
         """The limit of the settings that is reached, if any."""
         seconds, progress = self.stopwatch.seconds(), self.progress
         return reason_to_stop(
-            self.config.training, progress.step, progress.epoch, seconds, progress.best
+            self.config.training,
+            progress.step,
+            progress.epoch,
+            seconds,
+            progress.best,
+            progress.scores.gain_probability,
         )
 
     def _agree(self, stop: Stop) -> Stop:
@@ -347,7 +361,8 @@ class Trainer:
     def _conclude(self, stop: Stop) -> None:
         """All is on every disk: tell the launcher, then everybody."""
         self.supervision.conclude(self.workers, stop.name)
-        step, training = self.progress.step, self.config.training
+        progress, training = self.progress, self.config.training
+        step = progress.step
         if stop is Stop.SIGNAL:
             asker = f" by {self.signals.requested}" if self.signals.requested else ""
             self.recorder.say(
@@ -360,5 +375,7 @@ class Trainer:
             Stop.HOURS: f"training.hours = {training.hours} reached",
             Stop.PATIENCE: f"{training.patience} evaluations without a better "
             f"{training.patience_metric}",
+            Stop.GAIN_UNLIKELY: f"half as many steps again are only "
+            f"{in_percent(progress.scores.gain_probability or 0.0)} likely to bring anything",
         }[stop]
         self.recorder.say(f"the run is complete at step {step:,}: {reason}")

@@ -1,4 +1,4 @@
-"""The eleven questions that everyone asks after a long run, in the order of the report."""
+"""The questions that everyone asks after a long run, in the order of the report."""
 
 from collections.abc import Callable
 

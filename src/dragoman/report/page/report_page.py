@@ -133,7 +133,7 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     end = evidence.history.end
     if end is not None and end.reason == "error":
         parts.append(f"stopped by an error: {end.detail}")
-    elif end is not None and end.reason in ("epochs", "hours", "patience"):
+    elif end is not None and end.reason in ("epochs", "hours", "patience", "gain_unlikely"):
         parts.append(f"ended by training.{end.reason}")
     return "; ".join(parts) + "." if parts else "No step has been logged."
 
