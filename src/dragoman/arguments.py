@@ -197,6 +197,9 @@ def _add_trained(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, help="instead of the run's setting")
     parser.add_argument("--patience", type=int, help="instead of the run's setting")
     parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
+    parser.add_argument(
+        "--tag", help="what goes before every sentence, in a model that was trained with tags"
+    )
     parser.add_argument("--batch-tokens", type=int, help="instead of the run's setting")
     parser.add_argument(
         "--precision",

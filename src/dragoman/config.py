@@ -9,6 +9,7 @@ LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is n
 # Far beyond any model that fits a machine; making one layer after another would never end.
 MOST_LAYERS, LARGEST_D_MODEL, LARGEST_FEED_FORWARD = 1_000, 65_536, 1_048_576
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
+TAG = r"<[^<>\s,]{1,40}>"  # sentencepiece takes a list of them with commas.
 SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
 Compression = Literal["none", "bf16", "fp16", "powersgd", "int8", "int4"]
@@ -61,6 +62,16 @@ class ParallelText:
     source: str = setting("", "Source side; globs are allowed.", is_path=True)
     target: str = setting("", "Target side, as many files as `source`.", is_path=True)
     tsv: str = setting("", "Instead of both: source, tab, target on each line.", is_path=True)
+    tag: str = setting(
+        "",
+        "A token put before every source sentence, as in <2de>, for many languages in one model.",
+    )
+    name: str = setting("", "Of training text: what counts and stages call it.")
+    weight: float = setting(
+        1.0,
+        "Of training text: its pairs come this many times as often as those of weight 1.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,14 @@ class CorpusSettings:
         {}, "Named sets watched during training; the first one decides what is best."
     )
     test: Mapping[str, ParallelText] = setting({}, "Named sets for the final score.")
+    temperature: float = setting(
+        1.0,
+        "Evens out the sizes of several training texts: each counts as its size to the power of "
+        "1/temperature. With 1 every pair comes equally often, with 5 those of small texts far "
+        "more often.",
+        minimum=1,
+        maximum=100,
+    )
     seed: int = setting(1, "Seed of the shuffle.", minimum=0)
 
 
@@ -488,6 +507,19 @@ class DistributedSettings:
 
 
 @dataclass(frozen=True)
+class StageSettings:
+    """From a step on, other weights of the training texts; any number of stages."""
+
+    from_step: int = setting(1, "The first step of the stage.", minimum=1)
+    weights: Mapping[str, float] = setting(
+        {},
+        "Weights by name, instead of those under `train`, which hold for all that are not named; "
+        "0 leaves a text out.",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
@@ -503,9 +535,24 @@ class Config:
     checkpoints: CheckpointSettings
     translation: TranslationSettings
     distributed: DistributedSettings
+    stages: tuple[StageSettings, ...] = ()
 
 
-# Their curve depends on training.steps, which a resumed run may therefore not change.
+def corpus_names(corpus: CorpusSettings) -> list[str]:
+    """What each training text is called."""
+    return [text.name or f"text-{place}" for place, text in enumerate(corpus.train, start=1)]
+
+
+def is_mix(config: Config) -> bool:
+    """Whether training texts are kept apart; otherwise they are shuffled together."""
+    corpus = config.corpus
+    plain = ParallelText()
+    return (
+        bool(config.stages)
+        or corpus.temperature != 1
+        or any((text.name, text.weight) != (plain.name, plain.weight) for text in corpus.train)
+        or len({text.tag for text in corpus.train}) > 1
+    )
 
 
 def has_end(training: TrainingSettings) -> bool:

@@ -1,20 +1,23 @@
 """Which settings contradict each other."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 
 from dragoman.config import (
     SCHEDULE_NEEDS,
     SCHEDULES_WITH_END,
     SET_NAME,
+    TAG,
     BatchSettings,
     Config,
     CorpusSettings,
     DistributedSettings,
     ModelSettings,
     OptimizerSettings,
+    StageSettings,
     VocabularySettings,
+    corpus_names,
     shape_of,
 )
 from dragoman.documents import LINE
@@ -25,6 +28,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
     """Problems that no single setting shows; `given` names the settings not left to default."""
     return [
         *_corpus_contradictions(config.corpus),
+        *_mix_contradictions(config.corpus, config.stages),
         *_vocabulary_contradictions(config.vocabulary, given),
         *model_contradictions(config.model),
         *_batch_contradictions(config),
@@ -66,6 +70,43 @@ def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
         elif bool(text.source) == bool(text.tsv):
             problems.append(f"{name} needs either source and target, or tsv")
     return problems
+
+
+def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings]) -> Iterator[str]:
+    """Problems of weights, names, tags and stages."""
+    names = corpus_names(corpus)
+    sets = {f"corpus.{kind}": getattr(corpus, kind) for kind in ("validation", "test")}
+    for section, named in sets.items():
+        for name, text in named.items():
+            if text.name or text.weight != 1:
+                yield f"{section}.{name}: name and weight are for training text; remove them"
+    texts = [*corpus.train, *(text for named in sets.values() for text in named.values())]
+    for tag in sorted({text.tag for text in texts} - {""}):
+        if not re.fullmatch(TAG, tag):
+            yield f"the tag {tag!r} must be written in angle brackets without blanks, as in <2de>"
+    for place, name in enumerate(names):
+        if not re.fullmatch(SET_NAME, name):
+            yield (
+                f"corpus.train[{place}].name = {name!r} may hold letters, digits, '-', '_' and '.' "
+                "only, and not begin with '.'"
+            )
+        if name in names[:place]:
+            yield f"corpus.train[{place}].name: two texts are called {name}; rename one"
+    weights = {name: text.weight for name, text in zip(names, corpus.train, strict=True)}
+    if weights and not any(weights.values()):
+        yield "corpus.train: every weight is 0; give at least one text a weight"
+    has_effect = len(names) > 1
+    if not has_effect and (
+        corpus.temperature != 1 or stages or any(w != 1 for w in weights.values())
+    ):
+        yield "weights, corpus.temperature and stages need several texts under corpus.train"
+    for place, stage in enumerate(stages):
+        if place and stage.from_step <= stages[place - 1].from_step:
+            yield f"stages[{place}].from_step = {stage.from_step} must come after the stage before"
+        for name in stage.weights.keys() - weights.keys():
+            yield f"stages[{place}].weights.{name}: no such text; known: {', '.join(names)}"
+        if not any({**weights, **stage.weights}.values()):
+            yield f"stages[{place}].weights: every weight is 0; give at least one text a weight"
 
 
 def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection[str]) -> list[str]:

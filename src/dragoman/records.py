@@ -79,6 +79,15 @@ class WorkerSeconds:
 
 
 @dataclass(frozen=True)
+class CorpusStep:
+    """What one corpus of a mix gave to a step."""
+
+    pairs: int = item("of sentences")
+    target_tokens: int = item("real ones")
+    epoch: float = item("passes over this corpus so far, as a fraction")
+
+
+@dataclass(frozen=True)
 class TrainStep:
     """One step; the phase times are those of the worker that wrote the file."""
 
@@ -112,6 +121,7 @@ class TrainStep:
         default=False,
     )
     repeated: bool = item("true if an earlier attempt made this step too", default=False)
+    corpora: Mapping[str, CorpusStep] | None = item("of a mix, by corpus", default=None)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class CleanChunk:
     raw_source_bytes: int
     raw_target_bytes: int
     packed_bytes: int
+    part: int
 
 
 def clean_chunk(chunk: RawChunk, settings: CleaningSettings) -> CleanChunk:
@@ -72,7 +73,8 @@ def clean_chunk(chunk: RawChunk, settings: CleaningSettings) -> CleanChunk:
         source_bytes, target_bytes = source.encode(), target.encode()
         kept_sources.append(source_bytes)
         kept_targets.append(target_bytes)
-        pair = source_bytes + b"\n" + target_bytes
+        # What is the same in two languages is no duplicate.
+        pair = source_bytes + b"\n" + target_bytes + chunk.files.tag.encode()
         digests.append(hashlib.blake2b(pair, digest_size=8).digest())
     return CleanChunk(
         source=b"".join(line + b"\n" for line in kept_sources),
@@ -83,6 +85,7 @@ def clean_chunk(chunk: RawChunk, settings: CleaningSettings) -> CleanChunk:
         raw_source_bytes=sum(map(len, chunk.source)),
         raw_target_bytes=sum(map(len, chunk.target)),
         packed_bytes=chunk.packed_bytes,
+        part=chunk.files.part,
     )
 
 

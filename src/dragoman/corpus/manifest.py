@@ -98,10 +98,16 @@ class Manifest:
     files: Mapping[str, SavedFile] = item("all files, by name", keys=FILE_NAME)
     fingerprint: str = item("checksum of settings and input", pattern=HASH)
     data: str = item("the folder that holds the files", pattern=FILE_NAME)
+    corpora: Mapping[str, SetCounts] | None = item(
+        "of a mix, by name, as they lie one after the other", keys=SET_NAME, default=None
+    )
 
     def to_json(self) -> dict[str, Any]:
         """As it is written, here and in a run's provenance."""
-        return {"format": FORMAT, **asdict(self)}
+        values = {"format": FORMAT, **asdict(self)}
+        if self.corpora is None:
+            del values["corpora"]
+        return values
 
     def vocabulary_of(self, side: str) -> SavedFile:
         """What a side's vocabulary must be."""
@@ -170,6 +176,14 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
         yield "identity is not that of files"
     if manifest.pairs.raw - sum(manifest.filters.values()) != manifest.pairs.prepared:
         yield "pairs.raw less all filters is not pairs.prepared"
+    if manifest.corpora is not None:
+        parts = manifest.corpora.values()
+        if sum(one.pairs for one in parts) != manifest.pairs.prepared:
+            yield "corpora do not add up to pairs.prepared"
+    for kind in SET_KINDS:
+        for name in manifest.sets.get(kind, {}):
+            if name not in getattr(manifest.settings.corpus, kind):
+                yield f"sets.{kind}.{name} is not in settings"
     if not 1 <= len(vocabulary.files) == len(vocabulary.sizes) <= 2:
         yield "vocabulary has not one file and size, nor two"
     sizes = _sizes_of(manifest)

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress, islice
+from itertools import accumulate, compress, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -42,12 +42,23 @@ class CleanText:
     removed: Counter[str]
     raw_pairs: int
     raw_bytes: tuple[int, int]
+    lines: list[int]  # Of each part, before duplicates are left out.
+
+
+@dataclass(frozen=True)
+class Part:
+    """A training text that is kept apart: its tag, and what shuffles it."""
+
+    tag: str
+    shuffler: Shuffler
 
 
 @dataclass(frozen=True)
 class TextChunk:
-    """Consecutive cleaned pairs, on their way to a worker."""
+    """Consecutive cleaned pairs of one part, on their way to a worker."""
 
+    part: int
+    tag: str
     source: list[bytes]
     target: list[bytes]
 
@@ -56,6 +67,7 @@ class TextChunk:
 class EncodedChunk:
     """The tokens of the pairs that are not too long."""
 
+    part: int
     pairs: PairTokens
     too_long: int
     source_bytes: int
@@ -63,14 +75,18 @@ class EncodedChunk:
 
 
 def clean_pass(
-    texts: Sequence[TextFiles], settings: CleaningSettings, folder: Path, processes: int
+    texts: Sequence[TextFiles],
+    settings: CleaningSettings,
+    folder: Path,
+    processes: int,
+    parts: int = 1,
 ) -> CleanText:
     """Filter all raw text into two files."""
     paths = folder / "clean.source", folder / "clean.target"
     packed_bytes = sum(path.stat().st_size for files in texts for path in files.paths)
     chunks = (chunk for files in texts for chunk in read_chunks(files, LINES_PER_CHUNK))
     removed: Counter[str] = Counter()
-    raw_pairs, raw_bytes = 0, [0, 0]
+    raw_pairs, raw_bytes, lines = 0, [0, 0], [0] * parts
     hashes = []
     with (
         _workers(processes) as pool,
@@ -85,6 +101,7 @@ def clean_pass(
             hashes.append(chunk.hashes)
             removed += chunk.removed
             raw_pairs += chunk.raw_pairs
+            lines[chunk.part] += len(chunk.hashes)
             raw_bytes[0] += chunk.raw_source_bytes
             raw_bytes[1] += chunk.raw_target_bytes
             progress.advance(chunk.packed_bytes)
@@ -94,7 +111,7 @@ def clean_pass(
         removed["duplicate"] = int(len(keep) - keep.sum())
     else:
         keep = np.ones(len(pair_hashes), dtype=bool)
-    return CleanText(*paths, keep, removed, raw_pairs, (raw_bytes[0], raw_bytes[1]))
+    return CleanText(*paths, keep, removed, raw_pairs, (raw_bytes[0], raw_bytes[1]), lines)
 
 
 def sample_pass(text: CleanText, sides: Sequence[Path], pairs: int) -> Iterator[bytes]:
@@ -112,7 +129,7 @@ def encode_pass(
     models: Sequence[Path],
     max_tokens: int,
     dtype: str,
-    shuffler: Shuffler,
+    parts: Sequence[Part],
     processes: int,
 ) -> tuple[int, tuple[int, int]]:
     """Turn text into tokens; return how many pairs were too long and the bytes of the rest."""
@@ -123,8 +140,8 @@ def encode_pass(
         Progress("encoding", kept, "pairs") as progress,
     ):
         encode = partial(_encode_chunk, max_tokens=max_tokens, dtype=dtype)
-        for chunk in _ordered_map(pool, encode, _kept_chunks(text), processes):
-            shuffler.add(chunk.pairs)
+        for chunk in _ordered_map(pool, encode, _kept_chunks(text, parts), processes):
+            parts[chunk.part].shuffler.add(chunk.pairs)
             too_long += chunk.too_long
             source_bytes += chunk.source_bytes
             target_bytes += chunk.target_bytes
@@ -132,15 +149,17 @@ def encode_pass(
     return too_long, (source_bytes, target_bytes)
 
 
-def _kept_chunks(text: CleanText) -> Iterator[TextChunk]:
+def _kept_chunks(text: CleanText, parts: Sequence[Part]) -> Iterator[TextChunk]:
+    ends = accumulate(text.lines)
     with open(text.source, "rb") as source, open(text.target, "rb") as target:
-        for start in range(0, len(text.keep), LINES_PER_CHUNK):
-            keep = text.keep[start : start + LINES_PER_CHUNK]
-            sides = [
-                [line[:-1] for line in compress(islice(file, len(keep)), keep)]
-                for file in (source, target)
-            ]
-            yield TextChunk(*sides)
+        for number, (end, lines, part) in enumerate(zip(ends, text.lines, parts, strict=True)):
+            for start in range(end - lines, end, LINES_PER_CHUNK):
+                keep = text.keep[start : min(start + LINES_PER_CHUNK, end)]
+                sides = [
+                    [line[:-1] for line in compress(islice(file, len(keep)), keep)]
+                    for file in (source, target)
+                ]
+                yield TextChunk(number, part.tag, *sides)
 
 
 _models: list[Subwords] = []  # Of a worker process, loaded once when it starts.
@@ -154,8 +173,8 @@ def _start_worker(parent: int, paths: Sequence[Path]) -> None:
 def _encode_chunk(chunk: TextChunk, max_tokens: int, dtype: str) -> EncodedChunk:
     sides = chunk.source, chunk.target
     encoded = [
-        model.encode([line.decode() for line in side])
-        for model, side in zip((_models[0], _models[-1]), sides, strict=True)
+        model.encode([line.decode() for line in side], tag)
+        for model, side, tag in zip((_models[0], _models[-1]), sides, (chunk.tag, ""), strict=True)
     ]
     fits = [
         len(source) <= max_tokens and len(target) <= max_tokens
@@ -166,7 +185,7 @@ def _encode_chunk(chunk: TextChunk, max_tokens: int, dtype: str) -> EncodedChunk
     source_bytes, target_bytes = (
         sum(len(line) + 1 for line in compress(side, fits)) for side in sides
     )
-    return EncodedChunk(pairs, len(fits) - sum(fits), source_bytes, target_bytes)
+    return EncodedChunk(chunk.part, pairs, len(fits) - sum(fits), source_bytes, target_bytes)
 
 
 @contextmanager

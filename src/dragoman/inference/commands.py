@@ -34,6 +34,7 @@ from dragoman.inference.evaluate import (
 )
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
+from dragoman.inference.tags import choose_tag, tags_of, with_tag
 from dragoman.inference.translate import Translator
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.folder import find_run
@@ -57,6 +58,7 @@ class TrainedChoice:
     length_penalty: float | None = None
     batch_tokens: int | None = None
     precision: Precision | None = None
+    tag: str | None = None
 
 
 def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
@@ -66,12 +68,14 @@ def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
     if engine == "ctranslate2":
         exported = _load_exported(choice)
         settings = _decoding(exported.info.translation, choice)
-        _translate_input(exported.translator, settings, n_best)
+        tag = choose_tag(choice.tag, exported.info.tags)
+        _translate_input(with_tag(exported.translator, tag), settings, n_best)
         return
     trained, precision = _load(choice)
     settings = _decoding(trained.config.translation, choice)
+    tag = choose_tag(choice.tag, tags_of(trained.config.corpus))
     with arithmetic(precision, trained.translator.device):
-        _translate_input(trained.translator, settings, n_best)
+        _translate_input(with_tag(trained.translator, tag), settings, n_best)
 
 
 def _translate_input(
@@ -140,15 +144,22 @@ def evaluate_run(
     """Print the scores of every set, and keep its translations in the folder `output`, if any."""
     trained, precision = _load(choice)
     settings = _decoding(trained.config.translation, choice)
+    known = tags_of(trained.config.corpus)
     if source and reference:
-        sets = [_read_set(trained, source, reference)]
+        sets = [_read_set(trained, source, reference, choose_tag(choice.tag, known))]
     else:
         corpus = PreparedCorpus(Path(trained.config.corpus.folder))
         sets = [
             # The corpus may have been prepared again since, with other subwords.
-            replace(one, tokens=_encode(trained, one.source, one.target))
+            replace(one, tokens=_encode(trained, one.tag, one.source, one.target))
             for one in _choose_sets(corpus, names)
         ]
+        if choice.tag is not None:
+            tag = choose_tag(choice.tag, known)
+            sets = [
+                replace(one, tag=tag, tokens=_encode(trained, tag, one.source, one.target))
+                for one in sets
+            ]
     if output:
         output.mkdir(parents=True, exist_ok=True)
     evaluated = []
@@ -157,7 +168,8 @@ def evaluate_run(
             Progress(f"translating {one.name}", len(one.source), "sentences") as progress,
             arithmetic(precision, trained.translator.device),
         ):
-            best = trained.translator.translate(one.source, settings, on_progress=progress.advance)
+            translator = with_tag(trained.translator, one.tag)
+            best = translator.translate(one.source, settings, on_progress=progress.advance)
         translations = [ranked[0].text for ranked in best]
         evaluated.append(Evaluated(one.source, translations))
         loss = _loss(trained, one, precision)
@@ -252,7 +264,7 @@ def _choose_sets(corpus: PreparedCorpus, names: Sequence[str]) -> list[Evaluatio
     return chosen
 
 
-def _read_set(trained: TrainedModel, source: Path, reference: Path) -> EvaluationSet:
+def _read_set(trained: TrainedModel, source: Path, reference: Path, tag: str) -> EvaluationSet:
     """Two files as a set."""
     for path in (source, reference):
         if not path.is_file():
@@ -263,17 +275,20 @@ def _read_set(trained: TrainedModel, source: Path, reference: Path) -> Evaluatio
             side += lines
     if not sides[0]:
         raise UserError(f"{source} is empty: nothing to evaluate")
-    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), _encode(trained, *sides))
+    tokens = _encode(trained, tag, *sides)
+    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), tokens, tag)
 
 
-def _encode(trained: TrainedModel, *sides: Sequence[str]) -> PairTokens:
+def _encode(trained: TrainedModel, tag: str, *sides: Sequence[str]) -> PairTokens:
     """Source and target in the subwords of the run."""
     text = trained.translator.text
     encoded = [
         pack_lines(
-            model.encode([normalize(line, text.normalize_punctuation).strip() for line in side]),
+            model.encode(
+                [normalize(line, text.normalize_punctuation).strip() for line in side], before
+            ),
             "uint32",
         )
-        for model, side in zip((text.source, text.target), sides, strict=True)
+        for model, side, before in zip((text.source, text.target), sides, (tag, ""), strict=True)
     ]
     return PairTokens(*encoded)

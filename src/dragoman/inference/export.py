@@ -23,6 +23,7 @@ from dragoman.inference.export_folder import (
 from dragoman.inference.load import TrainedModel, load_exported, load_trained
 from dragoman.inference.model_card import Verdict, write_card
 from dragoman.inference.parity import Parity, choose_check_set, compare
+from dragoman.inference.tags import tags_of, with_tag
 from dragoman.runs.folder import RunFolder
 
 LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
@@ -55,7 +56,8 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
         _write_model(run, trained, info, folder)
         parity = None
         if chosen:
-            parity = compare(trained, load_exported(folder).translator.translate, chosen)
+            exported = with_tag(load_exported(folder).translator, chosen.tag)
+            parity = compare(trained, exported.translate, chosen)
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
@@ -106,6 +108,7 @@ def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization)
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },
+        tags_of(config.corpus),
     )
 
 

@@ -62,8 +62,7 @@ class Evaluator:
             (one, evaluation_rows(one.name, one.tokens, width, begin))
             for one in corpus.evaluation_sets("validation")
         ]
-        # The corpus is shuffled, so its first pairs are a fair sample.
-        sample = corpus.train.lines(0, config.evaluation.train_sample_pairs)
+        sample = corpus.train_sample(config.evaluation.train_sample_pairs)
         self._train_sample = evaluation_rows("the training sample", sample, width, begin)
         self._search = replace(config.translation, beam=config.evaluation.beam)
 
@@ -97,7 +96,7 @@ class Evaluator:
         loss = self._mean_loss(model, rows)
         settings = self._config.evaluation
         count = min(settings.bleu_pairs or len(one.source), len(one.source))
-        translations = self._translate(model, one.source[:count])
+        translations = self._translate(model, one.source[:count], one.tag)
         text = score_text(translations, one.target[:count], settings.bleu_tokenize)
         samples = tuple(
             Sample(one.source[index], one.target[index], translations[index])
@@ -123,10 +122,10 @@ class Evaluator:
         smoothing = self._config.training.label_smoothing
         return mean_loss(model, rows, smoothing, self._workers, self._arithmetic)
 
-    def _translate(self, model: Transformer, lines: Sequence[str]) -> list[str]:
+    def _translate(self, model: Transformer, lines: Sequence[str], tag: str) -> list[str]:
         cleaning = self._config.cleaning
         text = TextSides(
-            self._source, self._target, cleaning.normalize_punctuation, cleaning.max_tokens
+            self._source, self._target, cleaning.normalize_punctuation, cleaning.max_tokens, tag
         )
         translator = Translator(model, text, self._workers.device)
 

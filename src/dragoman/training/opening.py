@@ -18,7 +18,7 @@ from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.control_store import PART_OF_TIMEOUT, Attempt
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import SCHEDULES_WITH_END, Config
-from dragoman.config_file import dump_config, flatten, load_saved_config, settings_of
+from dragoman.config_file import dump_config, flatten, load_saved_config, sections, settings_of
 from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.documents import encode, parse
@@ -233,6 +233,9 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
         for name in fixed
         if before[name] != now[name]
     ]
+    weights = [[text["weight"] for text in one["corpus.train"]] for one in (before, now)]
+    if weights[0] != weights[1]:
+        changed.append(f"the weights of corpus.train were {weights[0]}, are {weights[1]}")
     identity = read_provenance(run).corpus.identity
     if identity != corpus.identity:
         changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
@@ -245,13 +248,14 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
 
 def fixed_settings() -> list[str]:
     """Settings that make a run what it is; the corpus is compared by its checksum instead."""
-    return [
+    fixed = [
         f"{section.name}.{item.name}"
-        for section, kind in settings_of(Config)
+        for section, kind in sections()
         if section.name not in ("corpus", "cleaning", "vocabulary")
         for item, _ in settings_of(kind)
         if not item.metadata["may_change"]
     ]
+    return [*fixed, "corpus.temperature", "stages"]
 
 
 @dataclass(frozen=True)
