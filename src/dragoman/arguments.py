@@ -190,6 +190,12 @@ def _add_weights(parser: argparse.ArgumentParser) -> None:
     weights.add_argument(
         "--average", type=int, metavar="N", help="mean of the latest N, if the run keeps so many"
     )
+    parser.add_argument(
+        "--blend",
+        type=float,
+        metavar="X",
+        help="weights between those that the run started from (0) and its own (1)",
+    )
 
 
 def _add_trained(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_la
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
+    from dragoman.corpus.inputs import OldRun
     from dragoman.inference.commands import TrainedChoice
     from dragoman.training.stopping import Stop
 
@@ -98,7 +99,16 @@ def _prepare(arguments: argparse.Namespace) -> None:
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
 
-    print(summarize(prepare(config, arguments.processes)))
+    print(summarize(prepare(config, arguments.processes, _old_run(config))))
+
+
+def _old_run(config: Config) -> "OldRun | None":
+    if not config.vocabulary.from_run:
+        return None  # Finding one imports torch.
+
+    from dragoman.inference.parent import find_old_run
+
+    return find_old_run(config)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -173,6 +183,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 def _translate(arguments: argparse.Namespace) -> None:
     if arguments.engine == "ctranslate2":
         of_export = {"checkpoint": "checkpoint", "average": "average", "precision": "quantization"}
+        of_export |= {"blend": "blend"}
         for name, option in of_export.items():
             if getattr(arguments, name) is not None:
                 raise UserError(
@@ -210,6 +221,7 @@ def _export(arguments: argparse.Namespace) -> None:
         1 if arguments.average is None else arguments.average,
         arguments.output,
         None if arguments.no_check else arguments.check_pairs,
+        arguments.blend,
     )
     verdicts = [Verdict(one.question, one.headline, one.answer) for one in answers]
     export_run(run, request, verdicts)

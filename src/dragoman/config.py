@@ -38,6 +38,7 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     is_path: bool = False,
+    is_run: bool = False,
     is_required: bool = False,
     may_change: bool = False,
 ) -> Any:
@@ -47,6 +48,7 @@ def setting(
         "minimum": minimum,
         "maximum": maximum,
         "is_path": is_path,
+        "is_run": is_run,
         "is_required": is_required,
         "may_change": may_change,
     }
@@ -149,6 +151,12 @@ class VocabularySettings:
     model: str = setting("", "An existing joint sentencepiece model.", is_path=True)
     source_model: str = setting("", "An existing source model, if not joint.", is_path=True)
     target_model: str = setting("", "An existing target model, if not joint.", is_path=True)
+    from_run: str = setting(
+        "",
+        "Take the vocabulary of this run, to start from its weights; its validation sets are kept "
+        "beside those of the corpus, to see what is forgotten.",
+        is_run=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -303,8 +311,20 @@ SCHEDULES_WITH_END: tuple[ScheduleKind, ...] = ("cosine", "warmup_stable_decay")
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how exactly, and from which seed."""
+    """How long, how exactly, and from what."""
 
+    start_from: str = setting(
+        "",
+        "Start with the weights of this run, by its best checkpoint, or of the folder of one of "
+        "its checkpoints; optimizer and schedule are new.",
+        is_run=True,
+    )
+    start_from_average: int = setting(
+        1, "Start with the mean of the latest so many checkpoints of that run.", minimum=1
+    )
+    freeze_embeddings: bool = setting(
+        False, "Leave the embeddings as they are, tied output included; not with fused kernels."
+    )
     steps: int | None = setting(
         None,
         "Stop after this step. Fixed for the schedules that end with it, cosine and "

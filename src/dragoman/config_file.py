@@ -174,7 +174,15 @@ class _Reader:
         if checked is None:
             return self._wrong(name, value, describe_type(hint))
         self._check_range(name, checked, metadata)
+        if metadata.get("is_run") and checked:
+            return self._run(name, checked)
         return self._path(name, checked) if metadata.get("is_path") and checked else checked
+
+    def _run(self, name: str, value: str) -> str:
+        """Where a run lies: beside the config, or where the commands look for it."""
+        beside, here = Path(self._path(name, value)), Path.cwd() / value
+        places = (beside, here, Path.cwd() / "runs" / value)
+        return str(next((place for place in places if place.is_dir()), beside))
 
     def _path(self, name: str, value: str) -> str:
         """Where a path leads that is relative to the config, or to somebody's home."""

@@ -32,6 +32,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
         *_vocabulary_contradictions(config.vocabulary, given),
         *model_contradictions(config.model),
         *_batch_contradictions(config),
+        *_start_contradictions(config),
         *_optimizer_contradictions(config.optimizer, given),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
@@ -122,7 +123,9 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection
         )
     if len(per_side) == 1:
         problems.append(f"vocabulary.{per_side[0]} is given without its other side")
-    if vocabulary.model or per_side:
+    if vocabulary.from_run and (vocabulary.model or per_side):
+        problems.append("vocabulary.from_run and a model are two vocabularies; remove one")
+    if vocabulary.model or per_side or vocabulary.from_run:
         problems += [
             f"vocabulary.{name} has no effect on a vocabulary that is given; remove it"
             for name in ("kind", "size", "sample_pairs", "character_coverage")
@@ -152,6 +155,23 @@ def _batch_contradictions(config: Config) -> list[str]:
         problems.append(
             f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of "
             f"cleaning.max_tokens = {cleaning.max_tokens}; raise one or lower the other"
+        )
+    return problems
+
+
+def _start_contradictions(config: Config) -> list[str]:
+    training, problems = config.training, []
+    if training.start_from_average > 1 and not training.start_from:
+        problems.append("training.start_from_average has no effect without training.start_from")
+    if training.freeze_embeddings and not training.start_from:
+        problems.append(
+            "training.freeze_embeddings would leave random embeddings as they are; set "
+            "training.start_from"
+        )
+    if training.freeze_embeddings and config.optimizer.weight_decay:
+        problems.append(
+            "training.freeze_embeddings leaves embeddings as they are, optimizer.weight_decay "
+            "shrinks them; remove one"
         )
     return problems
 

@@ -116,8 +116,8 @@ def test_weights_cannot_change_when_a_run_goes_on(
 ) -> None:
     config_of(folder, STAGED.replace("weight = 2.0", "weight = 3.0"))
     try:
-        words = ("train", folder / "config.toml", "--run", folder / "whole", *SMALL)
-        code, errors = refusal(capsys, *words)
+        run = folder / "whole"
+        code, errors = refusal(capsys, "train", folder / "config.toml", "--run", run, *SMALL)
     finally:
         config_of(folder, STAGED)
     assert code == 2

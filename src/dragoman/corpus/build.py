@@ -1,7 +1,7 @@
 """Makes all files of a prepared corpus: clean, learn subwords, encode, shuffle."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,14 @@ from dragoman import __version__
 from dragoman.config import CleaningSettings, Config, VocabularySettings, corpus_names, is_mix
 from dragoman.console import say
 from dragoman.corpus.clean import FILTERS
-from dragoman.corpus.inputs import Inputs
+from dragoman.corpus.inputs import Inputs, OldRun
 from dragoman.corpus.manifest import (
     SIDES,
     STAGES,
     Dtype,
     LengthHistogram,
     Manifest,
+    OldSets,
     PairCounts,
     PreparedFrom,
     SetCounts,
@@ -81,6 +82,7 @@ def build(
         }
         for kind, named in inputs.sets.items()
     }
+    old = _write_old_sets(inputs.old, folder, subwords, config.cleaning, dtype)
     files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
     prepared_bytes = [
         sum(files[f"train.{side}.{part}"].bytes for part in ("tokens", "offsets")) for side in SIDES
@@ -107,7 +109,27 @@ def build(
         fingerprint=fingerprint,
         data=f"corpus-{fingerprint[:12]}",
         corpora=corpora if is_mix(config) else None,
+        old=old,
     )
+
+
+def _write_old_sets(
+    old: OldRun | None,
+    folder: Path,
+    subwords: Sequence[Subwords],
+    settings: CleaningSettings,
+    dtype: str,
+) -> OldSets | None:
+    """Keep the validation sets of an earlier run, to see what is forgotten."""
+    if old is None:
+        return None
+    counts = {
+        name: _write_lines(
+            [(one.source, one.target)], folder, f"old.{name}", subwords, settings, dtype, one.tag
+        )
+        for name, one in old.sets.items()
+    }
+    return OldSets(old.name, counts, {name: one.tag for name, one in old.sets.items()})
 
 
 def _write_part(part: Part, writer: PairWriter) -> SetCounts:
@@ -146,22 +168,33 @@ def _write_set(
     dtype: str,
 ) -> SetCounts:
     """Write an evaluation set: raw text for BLEU, tokens for the loss; nothing is filtered."""
+    chunks = (chunk for files in texts for chunk in read_pairs(files, LINES_PER_CHUNK))
+    return _write_lines(chunks, folder, stem, subwords, settings, dtype, texts[0].tag)
+
+
+def _write_lines(
+    chunks: Iterable[tuple[Sequence[str], Sequence[str]]],
+    folder: Path,
+    stem: str,
+    subwords: Sequence[Subwords],
+    settings: CleaningSettings,
+    dtype: str,
+    tag: str,
+) -> SetCounts:
     with (
         PairWriter(folder, stem) as writer,
         open(folder / f"{stem}.source.txt", "w", encoding="utf-8", newline="\n") as source_file,
         open(folder / f"{stem}.target.txt", "w", encoding="utf-8", newline="\n") as target_file,
     ):
-        for source, target in (
-            chunk for files in texts for chunk in read_pairs(files, LINES_PER_CHUNK)
-        ):
+        for source, target in chunks:
             encoded = []
-            for text, model, file, tag in (
-                (source, subwords[0], source_file, texts[0].tag),
+            for text, model, file, before in (
+                (source, subwords[0], source_file, tag),
                 (target, subwords[-1], target_file, ""),
             ):
                 file.writelines(line + "\n" for line in text)
                 normal = [normalize(line, settings.normalize_punctuation).strip() for line in text]
-                encoded.append(pack_lines(model.encode(normal, tag), dtype))
+                encoded.append(pack_lines(model.encode(normal, before), dtype))
             writer.append(PairTokens(*encoded))
         for file in (source_file, target_file):
             flush_to_disk(file)

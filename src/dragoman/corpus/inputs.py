@@ -1,6 +1,7 @@
 """Every file that goes into a prepared corpus, and the checksum of all that decides the outcome."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256 as hash_bytes
 from pathlib import Path
@@ -14,6 +15,24 @@ from dragoman.files import sha256
 
 
 @dataclass(frozen=True)
+class OldSet:
+    """A validation set of an earlier run, as text."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    tag: str
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """What a corpus takes over from the run that `vocabulary.from_run` names."""
+
+    name: str
+    models: tuple[Path, ...]  # One if its vocabulary is joint, or two.
+    sets: Mapping[str, OldSet]
+
+
+@dataclass(frozen=True)
 class Inputs:
     """Every file that goes into the corpus."""
 
@@ -21,6 +40,7 @@ class Inputs:
     sets: dict[str, dict[str, list[TextFiles]]]  # "validation" and "test", each by name.
     models: list[Path]
     tags: list[str]  # Of all texts.
+    old: OldRun | None
 
     def texts(self) -> list[TextFiles]:
         """All texts, in a fixed order."""
@@ -32,7 +52,7 @@ class Inputs:
         return [*(path for text in self.texts() for path in text.paths), *self.models]
 
 
-def find_inputs(config: Config) -> Inputs:
+def find_inputs(config: Config, old: OldRun | None = None) -> Inputs:
     """Find every file that the config names."""
     corpus, vocabulary = config.corpus, config.vocabulary
     is_apart = is_mix(config)
@@ -58,6 +78,8 @@ def find_inputs(config: Config) -> Inputs:
         for name in ("model", "source_model", "target_model")
         if (path := getattr(vocabulary, name))
     }
+    if old:
+        models = dict(zip(("from_run", "target_model"), old.models, strict=False))
     for name, path in models.items():
         subwords = Subwords(load_subwords(path, f"vocabulary.{name}"))
         missing = [tag for tag in tags if subwords.tag(tag) is None]
@@ -66,14 +88,14 @@ def find_inputs(config: Config) -> Inputs:
                 f"vocabulary.{name}: {path} has no control symbol {missing[0]}, a tag of the "
                 "corpus; train it with control_symbols, or let prepare make the vocabulary"
             )
-    return Inputs(train, sets, list(models.values()), tags)
+    return Inputs(train, sets, list(models.values()), tags, old)
 
 
 def fingerprint_of(config: Config, inputs: Inputs) -> str:
     """Checksum of all that decides the outcome: settings and the bytes of the inputs."""
     # Where files lie does not matter, only what is in them.
     elsewhere = {"folder", "train", "validation", "test", "model", "source_model", "target_model"}
-    elsewhere |= {"temperature"}  # Weights are for training.
+    elsewhere |= {"from_run", "temperature"}  # Weights are for training.
     identity = {
         "format": FORMAT,
         "settings": {
@@ -93,4 +115,6 @@ def fingerprint_of(config: Config, inputs: Inputs) -> str:
         identity["parts"] = [files.part for files in inputs.train]
     if inputs.tags:
         identity["tags"] = [files.tag for files in inputs.texts()]
+    if inputs.old:
+        identity["old"] = {name: asdict(one) for name, one in inputs.old.sets.items()}
     return hash_bytes(json.dumps(identity, sort_keys=True).encode()).hexdigest()

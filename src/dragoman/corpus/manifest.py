@@ -80,6 +80,15 @@ class SetCounts:
 
 
 @dataclass(frozen=True)
+class OldSets:
+    """Validation sets of the run whose vocabulary a corpus has."""
+
+    run: str = item("its name", pattern=LINE)
+    sets: Mapping[str, SetCounts] = item("by name", keys=SET_NAME)
+    tags: Mapping[str, str] = item("of each set", keys=SET_NAME)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything known about a prepared corpus; docs/corpus.md says what each field means."""
 
@@ -101,13 +110,13 @@ class Manifest:
     corpora: Mapping[str, SetCounts] | None = item(
         "of a mix, by name, as they lie one after the other", keys=SET_NAME, default=None
     )
+    old: OldSets | None = item("of `vocabulary.from_run`", default=None)
 
     def to_json(self) -> dict[str, Any]:
         """As it is written, here and in a run's provenance."""
+        optional = {name for name in ("corpora", "old") if getattr(self, name) is None}
         values = {"format": FORMAT, **asdict(self)}
-        if self.corpora is None:
-            del values["corpora"]
-        return values
+        return {name: value for name, value in values.items() if name not in optional}
 
     def vocabulary_of(self, side: str) -> SavedFile:
         """What a side's vocabulary must be."""
@@ -180,6 +189,8 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
         parts = manifest.corpora.values()
         if sum(one.pairs for one in parts) != manifest.pairs.prepared:
             yield "corpora do not add up to pairs.prepared"
+    if manifest.old and manifest.old.sets.keys() != manifest.old.tags.keys():
+        yield "old.tags are not those of old.sets"
     for kind in SET_KINDS:
         for name in manifest.sets.get(kind, {}):
             if name not in getattr(manifest.settings.corpus, kind):
@@ -203,6 +214,8 @@ def _sizes_of(manifest: Manifest) -> dict[str, int | None]:
         for kind, named in manifest.sets.items()
         for name, counts in named.items()
     }
+    if manifest.old:
+        sets |= {f"old.{name}": counts for name, counts in manifest.old.sets.items()}
     token, offset = np.dtype(manifest.vocabulary.dtype).itemsize, np.dtype(np.int64).itemsize
     sizes: dict[str, int | None] = {}
     for stem, counts in {"train": train, **sets}.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from dragoman.config import Config
 from dragoman.console import say
 from dragoman.corpus.build import build
-from dragoman.corpus.inputs import Inputs, find_inputs, fingerprint_of
+from dragoman.corpus.inputs import Inputs, OldRun, find_inputs, fingerprint_of
 from dragoman.corpus.manifest import (
     MANIFEST,
     Manifest,
@@ -27,9 +27,10 @@ BUILDING = ".building"
 DATA_FOLDER = re.compile(r"corpus-[0-9a-f]{12}(-repaired)?")  # Nobody else's folders.
 
 
-def prepare(config: Config, processes: int | None = None) -> Manifest:
+def prepare(config: Config, processes: int | None = None, old: OldRun | None = None) -> Manifest:
     """Build the prepared corpus unless it is already there; return its manifest."""
-    inputs = find_inputs(config)
+    assert (old is None) == (not config.vocabulary.from_run), "from_run is looked up before"
+    inputs = find_inputs(config, old)
     folder = Path(config.corpus.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

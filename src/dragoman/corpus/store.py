@@ -144,16 +144,26 @@ class PreparedCorpus:
 
     def evaluation_sets(self, kind: str) -> list[EvaluationSet]:
         """All sets of a kind ("validation" or "test"), in the order of the config."""
-        return [self._evaluation_set(kind, name) for name in self.manifest.sets[kind]]
+        texts = getattr(self.manifest.settings.corpus, kind)
+        return [
+            self._evaluation_set(f"{kind}.{name}", name, texts[name].tag)
+            for name in self.manifest.sets[kind]
+        ]
 
-    def _evaluation_set(self, kind: str, name: str) -> EvaluationSet:
-        stem = f"{kind}.{name}"
+    def old_sets(self) -> list[EvaluationSet]:
+        """The validation sets of the run whose vocabulary this is, as `old.NAME`."""
+        old = self.manifest.old
+        tags = old.tags if old else {}
+        return [
+            self._evaluation_set(f"old.{name}", f"old.{name}", tag) for name, tag in tags.items()
+        ]
+
+    def _evaluation_set(self, stem: str, name: str, tag: str) -> EvaluationSet:
         source, target = (
             # As bytes: a text file's reader would take a lone \r for the end of a line.
             tuple(self.read(f"{stem}.{side}.txt").decode().split("\n")[:-1])
             for side in SIDES
         )
-        tag = getattr(self.manifest.settings.corpus, kind)[name].tag
         return EvaluationSet(name, source, target, self._pairs(stem), tag)
 
     def read(self, name: str) -> bytes:

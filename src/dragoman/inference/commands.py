@@ -25,6 +25,7 @@ from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pac
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
 from dragoman.files import write_whole
+from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.evaluate import (
     BOOTSTRAP_SAMPLES,
     MeanLoss,
@@ -59,6 +60,7 @@ class TrainedChoice:
     batch_tokens: int | None = None
     precision: Precision | None = None
     tag: str | None = None
+    blend: float | None = None
 
 
 def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
@@ -213,6 +215,8 @@ def _load(choice: TrainedChoice) -> tuple[TrainedModel, Precision]:
     run = find_run(choice.run)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, choice.checkpoint, choice.average, device)
+    if choice.blend is not None:
+        trained = blend_with_parent(trained, run, choice.blend)
     precision = choose_precision(choice.precision, trained.config.training.precision, device)
     refuse_impossible(precision, device)
     say(f"{run.name}: {', '.join(trained.checkpoints)}, {precision}")
@@ -248,13 +252,18 @@ def _decoding(settings: TranslationSettings, choice: TrainedChoice) -> Translati
 
 
 def _choose_sets(corpus: PreparedCorpus, names: Sequence[str]) -> list[EvaluationSet]:
-    """The sets of these names; without any, the test sets, or failing those, validation sets."""
+    """The sets of these names; without any, the test sets, or failing those, validation sets.
+
+    In either case those of the run that this one started from, too.
+    """
     kinds = {kind: corpus.evaluation_sets(kind) for kind in ("test", "validation")}
     known = {f"{kind}.{one.name}": one for kind, sets in kinds.items() for one in sets}
+    old = corpus.old_sets()
+    known |= {one.name: one for one in old}
     if not known:
         raise UserError("the corpus has no test or validation set: give --source, --reference")
     if not names:
-        return kinds["test"] or kinds["validation"]
+        return [*(kinds["test"] or kinds["validation"]), *old]
     chosen = []
     for name in names:
         fitting = [full for full, one in known.items() if name in (full, one.name)]

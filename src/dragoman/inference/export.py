@@ -11,6 +11,7 @@ from dragoman import __version__
 from dragoman.config import Quantization
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
+from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.export_folder import (
     CARD,
     SUBWORDS,
@@ -38,6 +39,7 @@ class ExportRequest:
     average: int
     output: Path | None
     check_pairs: int | None  # None: no check.
+    blend: float | None = None  # Share of the run, the rest being of the one it started from.
 
 
 def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdict]) -> Path:
@@ -49,6 +51,8 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
     refuse_foreign(output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, request.checkpoint, request.average, device)
+    if request.blend is not None:
+        trained = blend_with_parent(trained, run, request.blend)
     say(f"{run.name}: {', '.join(trained.checkpoints)}")
     chosen = choose_check_set(trained, request.check_pairs) if request.check_pairs else None
     info = _describe(run, trained, request.quantization)

@@ -17,9 +17,10 @@ from dragoman.inference.evaluate import (
     score_text,
     share_translation,
 )
+from dragoman.inference.paired import Gain, bleu_gain
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer
-from dragoman.records import Evaluation
+from dragoman.records import Before, Evaluation
 
 LONGEST_SAMPLE = 120  # Characters.
 
@@ -39,6 +40,7 @@ class Evaluated:
 
     scores: Evaluation
     samples: tuple[Sample, ...]
+    translations: tuple[str, ...]
 
 
 class Evaluator:
@@ -51,17 +53,20 @@ class Evaluator:
         workers: Workers,
         arithmetic: Callable[[], AbstractContextManager[object]],
         is_asked_to_stop: Callable[[], bool] = lambda: False,
+        before: Before | None = None,
     ) -> None:
         self._config = config
         self._workers = workers
         self._arithmetic = arithmetic
         self._is_asked_to_stop = is_asked_to_stop
+        self._before = before or Before({})
         self._source, self._target = corpus.subwords()
         width, begin = config.batches.row_tokens, self._target.begin
         self._sets = [
             (one, evaluation_rows(one.name, one.tokens, width, begin))
-            for one in corpus.evaluation_sets("validation")
+            for one in (*corpus.evaluation_sets("validation"), *corpus.old_sets())
         ]
+        self._old = {one.name for one in corpus.old_sets()}
         sample = corpus.train_sample(config.evaluation.train_sample_pairs)
         self._train_sample = evaluation_rows("the training sample", sample, width, begin)
         self._search = replace(config.translation, beam=config.evaluation.beam)
@@ -85,6 +90,11 @@ class Evaluator:
             model.train()
         return evaluations
 
+    def compare_with(self, first: Sequence[Evaluated]) -> Before:
+        """Take translations as those that later ones are compared with."""
+        self._before = Before({one.scores.set: one.translations for one in first})
+        return self._before
+
     def _evaluate(
         self,
         model: Transformer,
@@ -98,6 +108,7 @@ class Evaluator:
         count = min(settings.bleu_pairs or len(one.source), len(one.source))
         translations = self._translate(model, one.source[:count], one.tag)
         text = score_text(translations, one.target[:count], settings.bleu_tokenize)
+        gain = self._gain(one, translations)
         samples = tuple(
             Sample(one.source[index], one.target[index], translations[index])
             for index in sample_sentences(one.source[:count], settings.samples)
@@ -115,8 +126,20 @@ class Evaluator:
             signature=text.signature,
             chrf_signature=text.chrf_signature,
             seconds=time.perf_counter() - start,
+            is_old=one.name in self._old,
+            gain=gain.bleu if gain else None,
+            gain_interval=(gain.low, gain.high) if gain else None,
         )
-        return Evaluated(scores, samples)
+        return Evaluated(scores, samples, tuple(translations))
+
+    def _gain(self, one: EvaluationSet, translations: Sequence[str]) -> Gain | None:
+        """How much better the set is translated than by the weights that the run started from."""
+        before, count = self._before.sets.get(one.name, ()), len(translations)
+        if len(before) != count:
+            return None
+        return bleu_gain(
+            before, translations, one.target[:count], self._config.evaluation.bleu_tokenize
+        )
 
     def _mean_loss(self, model: Transformer, rows: Rows) -> MeanLoss:
         smoothing = self._config.training.label_smoothing

@@ -25,7 +25,7 @@ from dragoman.documents import encode, parse
 from dragoman.errors import UserError
 from dragoman.files import exclusive, write_whole
 from dragoman.model.transformer import count_parameters, load_weights
-from dragoman.records import Beginning, MachineChange, MachineHardware
+from dragoman.records import Beginning, MachineChange, MachineHardware, ParentRun
 from dragoman.runs.checkpoint import find_intact, has_intact, mend_index, read_index, read_state
 from dragoman.runs.checkpoint_index import OPTIMIZER, WEIGHTS
 from dragoman.runs.folder import RunFolder
@@ -36,6 +36,7 @@ from dragoman.runs.provenance import (
     write_provenance,
 )
 from dragoman.runs.tensors import read_tensors
+from dragoman.training.parent import parent_everywhere, share_parent
 from dragoman.training.parts import Parts
 from dragoman.training.recorder import Recorder
 from dragoman.training.stopping import Best
@@ -96,15 +97,21 @@ def open_everywhere(
     # sent to all, so that weights which are alike now stay so.
     facts = Facts.collect(config, parts.corpus.identity, parts.model.parameters())
     clock_leads = agree(facts, workers)
+    parent = parent_everywhere(config, run, parts, workers)
     found = None
     if writes:
         tensors = len(list(parts.model.parameters()))
-        open_run(run, config, parts.corpus, count_parameters(parts.model), tensors)
+        described = parent.described if parent else None
+        open_run(run, config, parts.corpus, count_parameters(parts.model), tensors, described)
         found = find_progress(run, warnings.append)
     source = newest(run, found, workers)
     progress, checkpoint = Progress(), None
     if source is not None:
         progress, checkpoint = load_everywhere(config, run, parts, workers, found, source)
+    elif parent:
+        share_parent(parent, parts, workers)
+        # What the first weights are worth is what all later ones are compared with.
+        progress.owes_evaluation = True
     share_history(run, workers, source, writes)
     told = workers.gather_json([host_name(), encode(describe_machine())])
     if writes:
@@ -144,6 +151,8 @@ def announce(opened: Opened, config: Config, parts: Parts, workers: Workers) -> 
         recorder.event("resume", step, replace(beginning, reason="the same command"))
     if opened.checkpoint:
         recorder.say(f"resuming from {opened.checkpoint}")
+    elif config.training.start_from:
+        recorder.say(f"starting from the weights of {config.training.start_from}")
     hosts = list(dict.fromkeys(workers.hosts))
     on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
     recorder.say(
@@ -203,7 +212,12 @@ def refuse_other_things(run: RunFolder) -> None:
 
 
 def open_run(
-    run: RunFolder, config: Config, corpus: PreparedCorpus, parameters: int, tensors: int
+    run: RunFolder,
+    config: Config,
+    corpus: PreparedCorpus,
+    parameters: int,
+    tensors: int,
+    parent: ParentRun | None = None,
 ) -> None:
     """Create the run folder, or check that the one there is the same run."""
     is_new = not run.exists()
@@ -217,7 +231,8 @@ def open_run(
             write_whole(path, corpus.read(name))
     if is_new:
         manifest = corpus.manifest.to_json()
-        write_provenance(run, describe_run(run, corpus.folder, manifest, parameters, tensors))
+        described = describe_run(run, corpus.folder, manifest, parameters, tensors, parent)
+        write_provenance(run, described)
     # Last: a folder with a config is a run.
     write_whole(run.config, dump_config(config).encode())
 
@@ -350,7 +365,7 @@ def share_history(run: RunFolder, workers: Workers, source: int | None, writes: 
         size = run.metrics.stat().st_size if writes and run.metrics.exists() else -1
         sizes = [size for (size,) in workers.gather([size])]
         source = sizes.index(max(sizes))
-    for path in (run.metrics, run.samples):
+    for path in (run.metrics, run.samples, run.before):
         mine = path.read_bytes() if (writes or workers.rank == source) and path.exists() else b""
         digests = workers.gather_json([writes, hashlib.sha256(mine).hexdigest()])
         if all(digest == digests[source][1] for is_writer, digest in digests if is_writer):

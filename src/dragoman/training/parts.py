@@ -105,7 +105,8 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
         f"{section}.{key} = {value!r}, not {getattr(getattr(made_with, section), key)!r}"
         for section in ("cleaning", "vocabulary")
         for key, value in vars(getattr(config, section)).items()
-        if getattr(getattr(made_with, section), key) != value and not key.endswith("model")
+        if getattr(getattr(made_with, section), key) != value
+        and not key.endswith(("model", "from_run"))
     ]
     if different:
         raise UserError(
