@@ -3,7 +3,7 @@
     python benchmarks/adapt.py PARENT.toml TRAIN.en TRAIN.de DEV.en DEV.de --steps 2000
 
 The parent is trained from its config first, unless it is at --parent already. Then a child starts
-from it, and a model of the same size from nothing, with the same number of steps on the new text. All
+from it, and a model of the same size from nothing, with as many steps on the new text. All
 three are scored on the new domain and on the parent's first validation set.
 """
 

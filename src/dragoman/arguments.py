@@ -21,6 +21,8 @@ EXIT_CODES = (
 DESCRIPTIONS = {
     "demo": "Make a small corpus, train on it with two workers, translate sentences that the model "
     "has never seen, and write a report. Run again, it does not repeat the training.",
+    "inspect": "Look for what is wrong with the text that CONFIG names, and write inspect.html and "
+    "inspect.json to corpus.folder. Nothing is changed. `prepare` does the same at its end.",
     "prepare": "Clean the text that CONFIG names, cut it into subwords, shuffle it and write it to "
     "corpus.folder. Does nothing if text and settings are those of the corpus there.",
     "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command resumes.",
@@ -70,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--folder", type=Path, default=Path("demo"), help="where to put everything (default: demo)"
     )
+
+    inspect = verbs.add_parser("inspect", help="what is wrong with a corpus")
+    _add_config(inspect)
+    inspect.add_argument("--processes", type=int, help="worker processes (default: all cores)")
 
     prepare = verbs.add_parser("prepare", help="raw text -> prepared corpus")
     _add_config(prepare)

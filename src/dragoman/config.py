@@ -123,6 +123,30 @@ class CleaningSettings:
     )
     drop_duplicates: bool = setting(True, "Keep only the first of identical pairs.")
     drop_identical: bool = setting(False, "Drop pairs whose source equals their target.")
+    drop_near_duplicates: bool = setting(
+        False, "Keep only the first of pairs that differ in case, marks or blanks alone."
+    )
+    drop_leaked: bool = setting(
+        False, "Drop pairs with a sentence of a validation or test set on either side."
+    )
+    drop_misaligned: bool = setting(
+        False, "Drop stretches of lines whose lengths fit those of neighbouring lines better."
+    )
+    drop_wrong_language: bool = setting(
+        False, "Drop pairs with a side that is clearly in another language; takes time."
+    )
+    drop_swapped_sides: bool = setting(
+        False, "Drop pairs whose sides are each in the other's language; takes time."
+    )
+    drop_mojibake: bool = setting(
+        False, "Drop pairs with text that was once decoded with the wrong encoding."
+    )
+    drop_markup: bool = setting(
+        False, "Drop pairs with HTML, templates or what stands on every page of a site."
+    )
+    drop_differing_numbers: bool = setting(
+        False, "Drop pairs where each side has a number that the other lacks."
+    )
     max_tokens: int = setting(
         128,
         "Drop pairs with more subwords than this on a side, the end mark included; never cut.",

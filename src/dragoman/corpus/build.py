@@ -1,7 +1,9 @@
 """Makes all files of a prepared corpus: clean, learn subwords, encode, shuffle."""
 
+import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,8 @@ import numpy as np
 from dragoman import __version__
 from dragoman.config import CleaningSettings, Config, VocabularySettings, corpus_names, is_mix
 from dragoman.console import say
-from dragoman.corpus.clean import FILTERS
-from dragoman.corpus.inputs import Inputs, OldRun
+from dragoman.corpus.clean import Cleaning, Dropped, filters_of
+from dragoman.corpus.inputs import Inputs, OldRun, set_sentences
 from dragoman.corpus.manifest import (
     SIDES,
     STAGES,
@@ -42,13 +44,20 @@ from dragoman.files import describe_file, flush_to_disk, write_whole
 HISTOGRAM_STEP = 8  # Tokens per bar of the length histogram.
 
 
-def build(
-    config: Config, inputs: Inputs, folder: Path, processes: int, fingerprint: str
-) -> Manifest:
+@dataclass(frozen=True)
+class Built:
+    """The description of a new corpus, and samples of what each filter took, as JSON."""
+
+    manifest: Manifest
+    dropped: bytes
+
+
+def build(config: Config, inputs: Inputs, folder: Path, processes: int, fingerprint: str) -> Built:
     """Make all files of the corpus in a folder and describe them."""
     times = [time.monotonic()]
     names = corpus_names(config.corpus) if is_mix(config) else ["train"]
-    text = clean_pass(inputs.train, config.cleaning, folder, processes, len(names))
+    cleaning = _cleaning(config, inputs)
+    text = clean_pass(inputs.train, cleaning, folder, processes, len(names))
     removed = text.removed
     if not text.keep.any():
         _raise_empty(removed, text.raw_pairs)
@@ -90,13 +99,13 @@ def build(
     sizes = zip(text.raw_bytes, clean_bytes, prepared_bytes, strict=True)
     seconds = np.diff([*times, time.monotonic()]).round(3).tolist()
     histograms = (_histogram(folder / f"train.{side}.offsets") for side in SIDES)
-    return Manifest(
+    manifest = Manifest(
         dragoman=__version__,
         identity=identity_of(files),
         languages={side: getattr(config.corpus, f"{side}_language") for side in SIDES},
         settings=PreparedFrom(config.corpus, config.cleaning, config.vocabulary),
         pairs=PairCounts(text.raw_pairs, writer.pairs),
-        filters={name: removed[name] for name in FILTERS},
+        filters={name: removed[name] for name in filters_of(config.cleaning)},
         bytes={side: TextBytes(*stages) for side, stages in zip(SIDES, sizes, strict=True)},
         seconds=dict(zip(STAGES, seconds, strict=True)),
         tokens=dict(zip(SIDES, writer.tokens, strict=True)),
@@ -111,6 +120,7 @@ def build(
         corpora=corpora if is_mix(config) else None,
         old=old,
     )
+    return Built(manifest, _as_json(text.dropped))
 
 
 def _write_old_sets(
@@ -130,6 +140,28 @@ def _write_old_sets(
         for name, one in old.sets.items()
     }
     return OldSets(old.name, counts, {name: one.tag for name, one in old.sets.items()})
+
+
+def _cleaning(config: Config, inputs: Inputs) -> Cleaning:
+    """What the filters need to know beside their settings."""
+    keys: set[int] = set()
+    if config.cleaning.drop_leaked:
+        keys = {key for side in set_sentences(inputs) for key in side}
+    languages = config.corpus.source_language, config.corpus.target_language
+    return Cleaning(config.cleaning, languages, frozenset(keys))
+
+
+def _as_json(dropped: Mapping[str, Sequence[Dropped]]) -> bytes:
+    """Samples of what each filter took; line 0 where only the pair is known."""
+    plain = {
+        name: [
+            {"file": one.file, "line": one.line, "source": one.source, "target": one.target}
+            for one in samples
+        ]
+        for name, samples in dropped.items()
+        if samples
+    }
+    return json.dumps(plain, indent=1, ensure_ascii=False).encode()
 
 
 def _write_part(part: Part, writer: PairWriter) -> SetCounts:

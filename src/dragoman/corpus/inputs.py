@@ -9,9 +9,12 @@ from pathlib import Path
 from dragoman.config import Config, corpus_names, is_mix
 from dragoman.corpus.manifest import FORMAT
 from dragoman.corpus.subwords import Subwords, load_subwords
-from dragoman.corpus.text import TextFiles, resolve_files
+from dragoman.corpus.suspects import is_telling, key_of
+from dragoman.corpus.text import TextFiles, read_pairs, resolve_files
 from dragoman.errors import UserError
 from dragoman.files import sha256
+
+LINES_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,17 @@ def find_inputs(config: Config, old: OldRun | None = None) -> Inputs:
                 "corpus; train it with control_symbols, or let prepare make the vocabulary"
             )
     return Inputs(train, sets, list(models.values()), tags, old)
+
+
+def set_sentences(inputs: Inputs) -> tuple[dict[int, str], dict[int, str]]:
+    """Keys of the sentences of all validation and test sets, by side, each with its set's name."""
+    sides: tuple[dict[int, str], dict[int, str]] = ({}, {})
+    for kind, named in inputs.sets.items():
+        for name, texts in named.items():
+            for chunk in (one for text in texts for one in read_pairs(text, LINES_AT_ONCE)):
+                for known, lines in zip(sides, chunk, strict=True):
+                    known |= {key_of(line): f"{kind}.{name}" for line in lines if is_telling(line)}
+    return sides
 
 
 def fingerprint_of(config: Config, inputs: Inputs) -> str:

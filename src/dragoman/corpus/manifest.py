@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dragoman.config import SET_NAME, CleaningSettings, CorpusSettings, VocabularySettings
-from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.clean import filters_of
 from dragoman.documents import FILE_NAME, HASH, LINE, Mismatch, decode, item, parse
 from dragoman.errors import UserError
 from dragoman.files import find_file_damage, write_whole
@@ -177,7 +177,8 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
     vocabulary = manifest.vocabulary
     for name, keys in (
         *((name, SIDES) for name in ("languages", "bytes", "tokens")),
-        *(("filters", tuple(FILTERS)), ("seconds", STAGES), ("sets", SET_KINDS)),
+        ("filters", tuple(filters_of(manifest.settings.cleaning))),
+        *(("seconds", STAGES), ("sets", SET_KINDS)),
     ):
         for key in set(keys) ^ set(getattr(manifest, name)):
             yield f"{name}.{key} is {'missing' if key in keys else 'unknown'}"

@@ -1,5 +1,6 @@
 """The passes over all text: clean, sample, encode; on all cores, in bounded memory."""
 
+import heapq
 import os
 import signal
 from collections import Counter, deque
@@ -18,9 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.child_process import die_with_parent
-from dragoman.config import CleaningSettings
 from dragoman.console import Progress
-from dragoman.corpus.clean import clean_chunk, first_occurrences
+from dragoman.corpus.clean import (
+    SAMPLES_KEPT,
+    Cleaning,
+    Dropped,
+    clean_chunk,
+    first_occurrences,
+)
 from dragoman.corpus.store import PairTokens, Shuffler, pack_lines
 from dragoman.corpus.subwords import Subwords
 from dragoman.corpus.text import TextFiles, read_chunks
@@ -43,6 +49,7 @@ class CleanText:
     raw_pairs: int
     raw_bytes: tuple[int, int]
     lines: list[int]  # Of each part, before duplicates are left out.
+    dropped: dict[str, list[Dropped]]  # A sample of what each filter took.
 
 
 @dataclass(frozen=True)
@@ -70,13 +77,14 @@ class EncodedChunk:
     part: int
     pairs: PairTokens
     too_long: int
+    dropped: list[Dropped]
     source_bytes: int
     target_bytes: int
 
 
 def clean_pass(
     texts: Sequence[TextFiles],
-    settings: CleaningSettings,
+    cleaning: Cleaning,
     folder: Path,
     processes: int,
     parts: int = 1,
@@ -87,18 +95,23 @@ def clean_pass(
     chunks = (chunk for files in texts for chunk in read_chunks(files, LINES_PER_CHUNK))
     removed: Counter[str] = Counter()
     raw_pairs, raw_bytes, lines = 0, [0, 0], [0] * parts
-    hashes = []
+    hashes, near_hashes = [], []
+    dropped: dict[str, list[Dropped]] = {}
     with (
-        _workers(processes) as pool,
+        worker_pool(processes) as pool,
         Progress("cleaning", packed_bytes, "bytes") as progress,
         open(paths[0], "wb") as source,
         open(paths[1], "wb") as target,
     ):
-        clean = partial(clean_chunk, settings=settings)
-        for chunk in _ordered_map(pool, clean, chunks, processes):
+        clean = partial(clean_chunk, cleaning=cleaning)
+        for chunk in ordered_map(pool, clean, chunks, processes):
             source.write(chunk.source)
             target.write(chunk.target)
             hashes.append(chunk.hashes)
+            near_hashes.append(chunk.near_hashes)
+            for name, samples in chunk.dropped.items():
+                known = dropped.get(name, [])
+                dropped[name] = heapq.nsmallest(SAMPLES_KEPT, [*known, *samples])
             removed += chunk.removed
             raw_pairs += chunk.raw_pairs
             lines[chunk.part] += len(chunk.hashes)
@@ -106,12 +119,32 @@ def clean_pass(
             raw_bytes[1] += chunk.raw_target_bytes
             progress.advance(chunk.packed_bytes)
     pair_hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
-    if settings.drop_duplicates:
+    keep = np.ones(len(pair_hashes), dtype=bool)
+    if cleaning.settings.drop_duplicates:
         keep = first_occurrences(pair_hashes)
         removed["duplicate"] = int(len(keep) - keep.sum())
-    else:
-        keep = np.ones(len(pair_hashes), dtype=bool)
-    return CleanText(*paths, keep, removed, raw_pairs, (raw_bytes[0], raw_bytes[1]), lines)
+        dropped["duplicate"] = _sample_lines(paths, np.flatnonzero(~keep))
+    if cleaning.settings.drop_near_duplicates:
+        kept = np.flatnonzero(keep)
+        near = kept[~first_occurrences(np.concatenate(near_hashes)[kept])]
+        keep[near] = False
+        removed["near_duplicate"] = len(near)
+        dropped["near_duplicate"] = _sample_lines(paths, near)
+    return CleanText(*paths, keep, removed, raw_pairs, (raw_bytes[0], raw_bytes[1]), lines, dropped)
+
+
+def _sample_lines(paths: tuple[Path, Path], places: NDArray[np.int64]) -> list[Dropped]:
+    """A few of these lines of the clean text, which has no line numbers of its own."""
+    if not len(places):
+        return []
+    chosen = places[np.linspace(0, len(places) - 1, min(SAMPLES_KEPT, len(places))).astype(int)]
+    sides = []
+    for path in paths:
+        with open(path, "rb") as lines:
+            wanted = np.zeros(chosen[-1] + 1, dtype=bool)
+            wanted[chosen] = True
+            sides.append([line.decode().rstrip("\n") for line in compress(lines, wanted)])
+    return [Dropped(0, "", 0, *pair) for pair in zip(*sides, strict=True)]
 
 
 def sample_pass(text: CleanText, sides: Sequence[Path], pairs: int) -> Iterator[bytes]:
@@ -134,15 +167,18 @@ def encode_pass(
 ) -> tuple[int, tuple[int, int]]:
     """Turn text into tokens; return how many pairs were too long and the bytes of the rest."""
     too_long, source_bytes, target_bytes = 0, 0, 0
+    samples = text.dropped.setdefault("too_many_tokens", [])
     kept = int(text.keep.sum())
     with (
-        _workers(processes, models) as pool,
+        worker_pool(processes, models) as pool,
         Progress("encoding", kept, "pairs") as progress,
     ):
         encode = partial(_encode_chunk, max_tokens=max_tokens, dtype=dtype)
-        for chunk in _ordered_map(pool, encode, _kept_chunks(text, parts), processes):
+        for chunk in ordered_map(pool, encode, _kept_chunks(text, parts), processes):
             parts[chunk.part].shuffler.add(chunk.pairs)
             too_long += chunk.too_long
+            if len(samples) < SAMPLES_KEPT:
+                samples += chunk.dropped[: SAMPLES_KEPT - len(samples)]
             source_bytes += chunk.source_bytes
             target_bytes += chunk.target_bytes
             progress.advance(len(chunk.pairs) + chunk.too_long)
@@ -185,11 +221,20 @@ def _encode_chunk(chunk: TextChunk, max_tokens: int, dtype: str) -> EncodedChunk
     source_bytes, target_bytes = (
         sum(len(line) + 1 for line in compress(side, fits)) for side in sides
     )
-    return EncodedChunk(chunk.part, pairs, len(fits) - sum(fits), source_bytes, target_bytes)
+    dropped = [
+        Dropped(0, "", 0, *(line.decode() for line in pair))
+        for pair, fit in zip(zip(*sides, strict=True), fits, strict=True)
+        if not fit
+    ]
+    too_long = len(fits) - sum(fits)
+    return EncodedChunk(
+        chunk.part, pairs, too_long, dropped[:SAMPLES_KEPT], source_bytes, target_bytes
+    )
 
 
 @contextmanager
-def _workers(processes: int, models: Sequence[Path] = ()) -> Iterator[ProcessPoolExecutor]:
+def worker_pool(processes: int, models: Sequence[Path] = ()) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one, each with its own copy of the vocabularies."""
     start = partial(_start_worker, os.getpid(), models)
     pool = ProcessPoolExecutor(processes, get_context("spawn"), start)
     try:
@@ -213,7 +258,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ordered_map(
+def ordered_map(
     pool: ProcessPoolExecutor,
     function: Callable[[Item], Result],
     items: Iterable[Item],

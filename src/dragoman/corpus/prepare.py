@@ -21,9 +21,12 @@ from dragoman.corpus.manifest import (
 from dragoman.corpus.passes import LINES_PER_CHUNK
 from dragoman.corpus.text import read_pairs
 from dragoman.errors import UserError
-from dragoman.files import exclusive, flush_folder, naming
+from dragoman.files import exclusive, flush_folder, naming, write_whole
 
 BUILDING = ".building"
+DROPPED = "dropped.json"  # Samples of what each filter took.
+INSPECTED = ("inspect.html", "inspect.json")
+OURS = {".lock", BUILDING, DROPPED, *INSPECTED}
 DATA_FOLDER = re.compile(r"corpus-[0-9a-f]{12}(-repaired)?")  # Nobody else's folders.
 
 
@@ -56,8 +59,10 @@ def prepare(config: Config, processes: int | None = None, old: OldRun | None = N
         building.mkdir()
         try:
             cores = processes or len(os.sched_getaffinity(0))
-            manifest = build(config, inputs, building, cores, fingerprint)
-            return _publish(folder, building, manifest)
+            built = build(config, inputs, building, cores, fingerprint)
+            manifest = _publish(folder, building, built.manifest)
+            write_whole(folder / DROPPED, built.dropped)
+            return manifest
         finally:
             shutil.rmtree(building, ignore_errors=True)
 
@@ -77,7 +82,7 @@ def _refuse_other_things(folder: Path) -> None:
     Once a corpus is there, what others put beside it is left alone.
     """
     names = {path.name for path in folder.iterdir()}
-    if not any(DATA_FOLDER.fullmatch(name) for name in names) and names - {".lock", BUILDING}:
+    if not any(DATA_FOLDER.fullmatch(name) for name in names) and names - OURS:
         raise UserError(
             f"corpus.folder: {folder} is not empty and holds no prepared corpus; choose another"
         )
