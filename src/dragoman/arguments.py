@@ -21,6 +21,8 @@ EXIT_CODES = (
 DESCRIPTIONS = {
     "demo": "Make a small corpus, train on it with two workers, translate sentences that the model "
     "has never seen, and write a report. Run again, it does not repeat the training.",
+    "inspect": "Look for what is wrong with the text that CONFIG names, and write inspect.html and "
+    "inspect.json to corpus.folder. Nothing is changed. `prepare` does the same at its end.",
     "prepare": "Clean the text that CONFIG names, cut it into subwords, shuffle it and write it to "
     "corpus.folder. Does nothing if text and settings are those of the corpus there.",
     "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command resumes.",
@@ -75,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--folder", type=Path, default=Path("demo"), help="where to put everything (default: demo)"
     )
+
+    inspect = verbs.add_parser("inspect", help="what is wrong with a corpus")
+    _add_config(inspect)
+    inspect.add_argument("--processes", type=int, help="worker processes (default: all cores)")
 
     prepare = verbs.add_parser("prepare", help="raw text -> prepared corpus")
     _add_config(prepare)
@@ -254,6 +260,12 @@ def _add_weights(parser: argparse.ArgumentParser) -> None:
     weights.add_argument(
         "--average", type=int, metavar="N", help="mean of the latest N, if the run keeps so many"
     )
+    parser.add_argument(
+        "--blend",
+        type=float,
+        metavar="X",
+        help="weights between those that the run started from (0) and its own (1)",
+    )
 
 
 def _add_trained(parser: argparse.ArgumentParser) -> None:
@@ -265,6 +277,9 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, help="instead of the run's setting")
     parser.add_argument("--patience", type=int, help="instead of the run's setting")
     parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
+    parser.add_argument(
+        "--tag", help="what goes before every sentence, in a model that was trained with tags"
+    )
     parser.add_argument("--batch-tokens", type=int, help="instead of the run's setting")
     parser.add_argument(
         "--precision",

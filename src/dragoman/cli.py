@@ -24,6 +24,7 @@ from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_la
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
+    from dragoman.corpus.inputs import OldRun
     from dragoman.inference.commands import TrainedChoice
     from dragoman.runs.folder import RunFolder
     from dragoman.training.stopping import Stop
@@ -89,20 +90,52 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
-    if arguments.processes is not None:
-        most = PROCESSES_PER_CORE * len(os.sched_getaffinity(0))
-        if arguments.processes < 1:
-            raise UserError(f"--processes {arguments.processes}: must be at least 1")
-        if arguments.processes > most:
-            raise UserError(
-                f"--processes {arguments.processes}: must be at most {most}, "
-                f"{PROCESSES_PER_CORE} for each core"
-            )
+    _refuse_processes(arguments.processes)
 
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
 
-    print(summarize(prepare(config, arguments.processes)))
+    old = _old_run(config)
+    print(summarize(prepare(config, arguments.processes, old)))
+    _write_inspection(config, arguments.processes, old)
+
+
+def _refuse_processes(processes: int | None) -> None:
+    most = PROCESSES_PER_CORE * len(os.sched_getaffinity(0))
+    if processes is not None and processes < 1:
+        raise UserError(f"--processes {processes}: must be at least 1")
+    if processes is not None and processes > most:
+        raise UserError(
+            f"--processes {processes}: must be at most {most}, {PROCESSES_PER_CORE} for each core"
+        )
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    config = load_config(arguments.config, arguments.overrides)
+    _refuse_processes(arguments.processes)
+    _write_inspection(config, arguments.processes, _old_run(config))
+
+
+def _write_inspection(config: Config, processes: int | None, old: "OldRun | None") -> None:
+    from dragoman.corpus.inputs import find_inputs
+    from dragoman.inspection.inspect import inspect_text
+    from dragoman.inspection.page import summary, write_inspection
+
+    cores = processes or len(os.sched_getaffinity(0))
+    found = inspect_text(config, find_inputs(config, old), cores)
+    page = write_inspection(Path(config.corpus.folder), config, found)
+    for line in summary(found):
+        print(line)
+    print(page)
+
+
+def _old_run(config: Config) -> "OldRun | None":
+    if not config.vocabulary.from_run:
+        return None  # Finding one imports torch.
+
+    from dragoman.inference.parent import find_old_run
+
+    return find_old_run(config)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -258,6 +291,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 def _translate(arguments: argparse.Namespace) -> None:
     if arguments.engine == "ctranslate2":
         of_export = {"checkpoint": "checkpoint", "average": "average", "precision": "quantization"}
+        of_export |= {"blend": "blend"}
         for name, option in of_export.items():
             if getattr(arguments, name) is not None:
                 raise UserError(
@@ -295,6 +329,7 @@ def _export(arguments: argparse.Namespace) -> None:
         1 if arguments.average is None else arguments.average,
         arguments.output,
         None if arguments.no_check else arguments.check_pairs,
+        arguments.blend,
     )
     verdicts = [Verdict(one.question, one.headline, one.answer) for one in answers]
     export_run(run, request, verdicts)
@@ -353,6 +388,7 @@ def _settings(_: argparse.Namespace) -> None:
 
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": _demo,
+    "inspect": _inspect,
     "prepare": _prepare,
     "train": _train,
     "check": _check,

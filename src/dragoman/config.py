@@ -9,6 +9,7 @@ LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is n
 # Far beyond any model that fits a machine; making one layer after another would never end.
 MOST_LAYERS, LARGEST_D_MODEL, LARGEST_FEED_FORWARD = 1_000, 65_536, 1_048_576
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
+TAG = r"<[^<>\s,]{1,40}>"  # sentencepiece takes a list of them with commas.
 SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
 Compression = Literal["none", "bf16", "fp16", "powersgd", "int8", "int4"]
@@ -39,6 +40,7 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     is_path: bool = False,
+    is_run: bool = False,
     is_required: bool = False,
     may_change: bool = False,
 ) -> Any:
@@ -48,6 +50,7 @@ def setting(
         "minimum": minimum,
         "maximum": maximum,
         "is_path": is_path,
+        "is_run": is_run,
         "is_required": is_required,
         "may_change": may_change,
     }
@@ -63,6 +66,16 @@ class ParallelText:
     source: str = setting("", "Source side; globs are allowed.", is_path=True)
     target: str = setting("", "Target side, as many files as `source`.", is_path=True)
     tsv: str = setting("", "Instead of both: source, tab, target on each line.", is_path=True)
+    tag: str = setting(
+        "",
+        "A token put before every source sentence, as in <2de>, for many languages in one model.",
+    )
+    name: str = setting("", "Of training text: what counts and stages call it.")
+    weight: float = setting(
+        1.0,
+        "Of training text: its pairs come this many times as often as those of weight 1.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,14 @@ class CorpusSettings:
         {}, "Named sets watched during training; the first one decides what is best."
     )
     test: Mapping[str, ParallelText] = setting({}, "Named sets for the final score.")
+    temperature: float = setting(
+        1.0,
+        "Evens out the sizes of several training texts: each counts as its size to the power of "
+        "1/temperature. With 1 every pair comes equally often, with 5 those of small texts far "
+        "more often.",
+        minimum=1,
+        maximum=100,
+    )
     seed: int = setting(1, "Seed of the shuffle.", minimum=0)
 
 
@@ -104,6 +125,30 @@ class CleaningSettings:
     )
     drop_duplicates: bool = setting(True, "Keep only the first of identical pairs.")
     drop_identical: bool = setting(False, "Drop pairs whose source equals their target.")
+    drop_near_duplicates: bool = setting(
+        False, "Keep only the first of pairs that differ in case, marks or blanks alone."
+    )
+    drop_leaked: bool = setting(
+        False, "Drop pairs with a sentence of a validation or test set on either side."
+    )
+    drop_misaligned: bool = setting(
+        False, "Drop stretches of lines whose lengths fit those of neighbouring lines better."
+    )
+    drop_wrong_language: bool = setting(
+        False, "Drop pairs with a side that is clearly in another language; takes time."
+    )
+    drop_swapped_sides: bool = setting(
+        False, "Drop pairs whose sides are each in the other's language; takes time."
+    )
+    drop_mojibake: bool = setting(
+        False, "Drop pairs with text that was once decoded with the wrong encoding."
+    )
+    drop_markup: bool = setting(
+        False, "Drop pairs with HTML, templates or what stands on every page of a site."
+    )
+    drop_differing_numbers: bool = setting(
+        False, "Drop pairs where each side has a number that the other lacks."
+    )
     max_tokens: int = setting(
         128,
         "Drop pairs with more subwords than this on a side, the end mark included; never cut.",
@@ -132,6 +177,12 @@ class VocabularySettings:
     model: str = setting("", "An existing joint sentencepiece model.", is_path=True)
     source_model: str = setting("", "An existing source model, if not joint.", is_path=True)
     target_model: str = setting("", "An existing target model, if not joint.", is_path=True)
+    from_run: str = setting(
+        "",
+        "Take the vocabulary of this run, to start from its weights; its validation sets are kept "
+        "beside those of the corpus, to see what is forgotten.",
+        is_run=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -286,8 +337,20 @@ SCHEDULES_WITH_END: tuple[ScheduleKind, ...] = ("cosine", "warmup_stable_decay")
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how exactly, and from which seed."""
+    """How long, how exactly, and from what."""
 
+    start_from: str = setting(
+        "",
+        "Start with the weights of this run, by its best checkpoint, or of the folder of one of "
+        "its checkpoints; optimizer and schedule are new.",
+        is_run=True,
+    )
+    start_from_average: int = setting(
+        1, "Start with the mean of the latest so many checkpoints of that run.", minimum=1
+    )
+    freeze_embeddings: bool = setting(
+        False, "Leave the embeddings as they are, tied output included; not with fused kernels."
+    )
     steps: int | None = setting(
         None,
         "Stop after this step. Fixed for the schedules that end with it, cosine and "
@@ -546,6 +609,19 @@ class NotifySettings:
 
 
 @dataclass(frozen=True)
+class StageSettings:
+    """From a step on, other weights of the training texts; any number of stages."""
+
+    from_step: int = setting(1, "The first step of the stage.", minimum=1)
+    weights: Mapping[str, float] = setting(
+        {},
+        "Weights by name, instead of those under `train`, which hold for all that are not named; "
+        "0 leaves a text out.",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole config file."""
 
@@ -563,9 +639,24 @@ class Config:
     distributed: DistributedSettings
     logging: LoggingSettings
     notify: NotifySettings
+    stages: tuple[StageSettings, ...] = ()
 
 
-# Their curve depends on training.steps, which a resumed run may therefore not change.
+def corpus_names(corpus: CorpusSettings) -> list[str]:
+    """What each training text is called."""
+    return [text.name or f"text-{place}" for place, text in enumerate(corpus.train, start=1)]
+
+
+def is_mix(config: Config) -> bool:
+    """Whether training texts are kept apart; otherwise they are shuffled together."""
+    corpus = config.corpus
+    plain = ParallelText()
+    return (
+        bool(config.stages)
+        or corpus.temperature != 1
+        or any((text.name, text.weight) != (plain.name, plain.weight) for text in corpus.train)
+        or len({text.tag for text in corpus.train}) > 1
+    )
 
 
 def has_end(training: TrainingSettings) -> bool:

@@ -142,7 +142,7 @@ def _convert(hint: Any, value: Any, where: str, metadata: Mapping[str, Any]) -> 
         (wanted,) = (one for one in arguments if one is not type(None))
         return _convert(wanted, value, where, metadata)
     if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_each(arguments, value, where, metadata))
+        return tuple(_each(arguments, list(value), where, metadata))
     if origin is Mapping and isinstance(value, dict):
         for key in value:
             if not _matches(metadata.get("keys", ""), key):

@@ -83,6 +83,15 @@ class WorkerSeconds:
 
 
 @dataclass(frozen=True)
+class CorpusStep:
+    """What one corpus of a mix gave to a step."""
+
+    pairs: int = item("of sentences")
+    target_tokens: int = item("real ones")
+    epoch: float = item("passes over this corpus so far, as a fraction")
+
+
+@dataclass(frozen=True)
 class TrainStep:
     """One step; the phase times are those of the worker that wrote the file."""
 
@@ -116,6 +125,7 @@ class TrainStep:
         default=False,
     )
     repeated: bool = item("true if an earlier attempt made this step too", default=False)
+    corpora: Mapping[str, CorpusStep] | None = item("of a mix, by corpus", default=None)
 
 
 @dataclass(frozen=True)
@@ -135,6 +145,13 @@ class Evaluation:
     chrf_signature: str = item("how chrF was computed")
     seconds: float = item("it took; the training sample's are in the first set's")
     repeated: bool = item("true if an earlier attempt made it too", default=False)
+    is_old: bool = item("true for a set of the run that this one started from", default=False)
+    gain: float | None = item(
+        "BLEU less that of the weights that the run started from", default=None
+    )
+    gain_interval: tuple[float, float] | None = item(
+        "95%, by paired bootstrap over sentences", default=None
+    )
 
 
 @dataclass(frozen=True)
@@ -383,6 +400,22 @@ class MachineHardware:
 
 
 @dataclass(frozen=True)
+class ParentRun:
+    """The run that another one started from."""
+
+    run: str = item("its name")
+    folder: str = item("where it lay")
+    checkpoints: tuple[str, ...] = item("that the first weights are the mean of")
+
+
+@dataclass(frozen=True)
+class Before:
+    """before.json: translations by the weights that a run started from."""
+
+    sets: Mapping[str, tuple[str, ...]] = item("a line for each sentence, by set")
+
+
+@dataclass(frozen=True)
 class Versioned:
     """What provenance.json says in every format."""
 
@@ -407,3 +440,4 @@ class Provenance:
     corpus: CorpusOrigin = item("what it was trained on")
     model: ModelSize = item("how large")
     machines: Mapping[str, MachineHardware] = item("by host; every one that took part")
+    parent: ParentRun | None = item("the run that it started from", default=None)

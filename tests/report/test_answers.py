@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-from dragoman.config import Config, OptimizerKind
-from dragoman.config_file import settings_of
+from dragoman.config import OptimizerKind
+from dragoman.config_file import sections, settings_of
 from dragoman.report import answers as answers_package
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.time_and_sizes import MOMENTS
@@ -274,7 +274,7 @@ def texts_of(node: ast.AST) -> Iterator[str]:
 def test_what_cannot_change_on_resume_is_advised_for_a_new_run_only() -> None:
     may_change = {
         f"{section.name}.{item.name}": item.metadata["may_change"]
-        for section, kind in settings_of(Config)
+        for section, kind in sections()
         for item, _ in settings_of(kind)
     }
     named = [

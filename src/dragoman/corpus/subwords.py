@@ -29,11 +29,20 @@ class Subwords:
         begin: int = self._processor.bos_id()
         self.begin = begin if begin >= 0 else self.end
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def encode(self, lines: Sequence[str], tag: str = "") -> list[list[int]]:
         """Turn normalised text into token ids, each line closed by the end mark."""
         plain = [line.replace(BLANK_MARK, STAND_IN) for line in lines]
         encoded: list[list[int]] = self._processor.encode(plain, add_eos=True)
+        if tag:
+            token = self.tag(tag)
+            assert token is not None, "tags are looked up before they are used"
+            return [[token, *line] for line in encoded]
         return encoded
+
+    def tag(self, tag: str) -> int | None:
+        """The token of a tag, which no text is ever cut into; None if there is none."""
+        token: int = self._processor.piece_to_id(tag)
+        return token if self._processor.is_control(token) else None
 
     def decode(self, lines: Sequence[Sequence[int]]) -> list[str]:
         """Turn token ids back into text; marks are left out."""
@@ -41,7 +50,9 @@ class Subwords:
         return [line.replace(STAND_IN, BLANK_MARK) for line in plain]
 
 
-def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> bytes:
+def train_subwords(
+    sample: Iterable[bytes], settings: VocabularySettings, tags: Sequence[str] = ()
+) -> bytes:
     """Train a vocabulary on normalised lines and return the model's bytes."""
     model = io.BytesIO()
     failures: list[BaseException] = []
@@ -56,6 +67,7 @@ def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> byt
             vocab_size=settings.size,
             character_coverage=settings.character_coverage,
             byte_fallback=True,
+            control_symbols=list(tags),
             # Text is normalised before, and blanks must survive a round trip.
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,

@@ -25,6 +25,7 @@ from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pac
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
 from dragoman.files import write_whole
+from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.evaluate import (
     BOOTSTRAP_SAMPLES,
     MeanLoss,
@@ -34,6 +35,7 @@ from dragoman.inference.evaluate import (
 )
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
+from dragoman.inference.tags import choose_tag, tags_of, with_tag
 from dragoman.inference.translate import Translator
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.folder import find_run
@@ -58,6 +60,8 @@ class TrainedChoice:
     length_penalty: float | None = None
     batch_tokens: int | None = None
     precision: Precision | None = None
+    tag: str | None = None
+    blend: float | None = None
 
 
 def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
@@ -67,14 +71,16 @@ def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
     if engine == "ctranslate2":
         exported = _load_exported(choice)
         settings = decoding_settings(exported.info.translation, choice)
-        _translate_input(exported.translator, settings, n_best, LINES_AT_ONCE)
+        tag = choose_tag(choice.tag, exported.info.tags)
+        _translate_input(with_tag(exported.translator, tag), settings, n_best, LINES_AT_ONCE)
         return
     trained, precision = _load(choice)
     settings = decoding_settings(trained.config.translation, choice)
+    tag = choose_tag(choice.tag, tags_of(trained.config.corpus))
     with arithmetic(precision, trained.translator.device):
         on_gpu = trained.translator.device.type == "cuda"
         lines_at_once = GPU_LINES_AT_ONCE if on_gpu else LINES_AT_ONCE
-        _translate_input(trained.translator, settings, n_best, lines_at_once)
+        _translate_input(with_tag(trained.translator, tag), settings, n_best, lines_at_once)
 
 
 def _translate_input(
@@ -146,15 +152,22 @@ def evaluate_run(
     """Print the scores of every set, and keep its translations in the folder `output`, if any."""
     trained, precision = _load(choice)
     settings = decoding_settings(trained.config.translation, choice)
+    known = tags_of(trained.config.corpus)
     if source and reference:
-        sets = [_read_set(trained, source, reference)]
+        sets = [_read_set(trained, source, reference, choose_tag(choice.tag, known))]
     else:
         corpus = PreparedCorpus(Path(trained.config.corpus.folder))
         sets = [
             # The corpus may have been prepared again since, with other subwords.
-            replace(one, tokens=_encode(trained, one.source, one.target))
+            replace(one, tokens=_encode(trained, one.tag, one.source, one.target))
             for one in _choose_sets(corpus, names)
         ]
+        if choice.tag is not None:
+            tag = choose_tag(choice.tag, known)
+            sets = [
+                replace(one, tag=tag, tokens=_encode(trained, tag, one.source, one.target))
+                for one in sets
+            ]
     if output:
         output.mkdir(parents=True, exist_ok=True)
     evaluated = []
@@ -163,7 +176,8 @@ def evaluate_run(
             Progress(f"translating {one.name}", len(one.source), "sentences") as progress,
             arithmetic(precision, trained.translator.device),
         ):
-            best = trained.translator.translate(one.source, settings, on_progress=progress.advance)
+            translator = with_tag(trained.translator, one.tag)
+            best = translator.translate(one.source, settings, on_progress=progress.advance)
         translations = [ranked[0].text for ranked in best]
         evaluated.append(Evaluated(one.source, translations))
         loss = _loss(trained, one, precision)
@@ -207,6 +221,8 @@ def _load(choice: TrainedChoice) -> tuple[TrainedModel, Precision]:
     run = find_run(choice.run)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, choice.checkpoint, choice.average, device)
+    if choice.blend is not None:
+        trained = blend_with_parent(trained, run, choice.blend)
     precision = choose_precision(choice.precision, trained.config.training.precision, device)
     refuse_impossible(precision, device)
     say(f"{run.name}: {', '.join(trained.checkpoints)}, {precision}")
@@ -243,13 +259,18 @@ def decoding_settings(settings: TranslationSettings, choice: TrainedChoice) -> T
 
 
 def _choose_sets(corpus: PreparedCorpus, names: Sequence[str]) -> list[EvaluationSet]:
-    """The sets of these names; without any, the test sets, or failing those, validation sets."""
+    """The sets of these names; without any, the test sets, or failing those, validation sets.
+
+    In either case those of the run that this one started from, too.
+    """
     kinds = {kind: corpus.evaluation_sets(kind) for kind in ("test", "validation")}
     known = {f"{kind}.{one.name}": one for kind, sets in kinds.items() for one in sets}
+    old = corpus.old_sets()
+    known |= {one.name: one for one in old}
     if not known:
         raise UserError("the corpus has no test or validation set: give --source, --reference")
     if not names:
-        return kinds["test"] or kinds["validation"]
+        return [*(kinds["test"] or kinds["validation"]), *old]
     chosen = []
     for name in names:
         fitting = [full for full, one in known.items() if name in (full, one.name)]
@@ -259,7 +280,7 @@ def _choose_sets(corpus: PreparedCorpus, names: Sequence[str]) -> list[Evaluatio
     return chosen
 
 
-def _read_set(trained: TrainedModel, source: Path, reference: Path) -> EvaluationSet:
+def _read_set(trained: TrainedModel, source: Path, reference: Path, tag: str) -> EvaluationSet:
     """Two files as a set."""
     for path in (source, reference):
         if not path.is_file():
@@ -270,17 +291,20 @@ def _read_set(trained: TrainedModel, source: Path, reference: Path) -> Evaluatio
             side += lines
     if not sides[0]:
         raise UserError(f"{source} is empty: nothing to evaluate")
-    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), _encode(trained, *sides))
+    tokens = _encode(trained, tag, *sides)
+    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), tokens, tag)
 
 
-def _encode(trained: TrainedModel, *sides: Sequence[str]) -> PairTokens:
+def _encode(trained: TrainedModel, tag: str, *sides: Sequence[str]) -> PairTokens:
     """Source and target in the subwords of the run."""
     text = trained.translator.text
     encoded = [
         pack_lines(
-            model.encode([normalize(line, text.normalize_punctuation).strip() for line in side]),
+            model.encode(
+                [normalize(line, text.normalize_punctuation).strip() for line in side], before
+            ),
             "uint32",
         )
-        for model, side in zip((text.source, text.target), sides, strict=True)
+        for model, side, before in zip((text.source, text.target), sides, (tag, ""), strict=True)
     ]
     return PairTokens(*encoded)

@@ -11,6 +11,7 @@ from dragoman import __version__
 from dragoman.config import Quantization
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
+from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.export_folder import (
     CARD,
     SUBWORDS,
@@ -23,6 +24,7 @@ from dragoman.inference.export_folder import (
 from dragoman.inference.load import TrainedModel, load_exported, load_trained
 from dragoman.inference.model_card import Verdict, write_card
 from dragoman.inference.parity import Parity, choose_check_set, compare
+from dragoman.inference.tags import tags_of, with_tag
 from dragoman.runs.folder import RunFolder
 
 LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
@@ -37,6 +39,7 @@ class ExportRequest:
     average: int
     output: Path | None
     check_pairs: int | None  # None: no check.
+    blend: float | None = None  # Share of the run, the rest being of the one it started from.
 
 
 def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdict]) -> Path:
@@ -48,6 +51,8 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
     refuse_foreign(output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, request.checkpoint, request.average, device)
+    if request.blend is not None:
+        trained = blend_with_parent(trained, run, request.blend)
     say(f"{run.name}: {', '.join(trained.checkpoints)}")
     chosen = choose_check_set(trained, request.check_pairs) if request.check_pairs else None
     info = _describe(run, trained, request.quantization)
@@ -55,7 +60,8 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
         _write_model(run, trained, info, folder)
         parity = None
         if chosen:
-            parity = compare(trained, load_exported(folder).translator.translate, chosen)
+            exported = with_tag(load_exported(folder).translator, chosen.tag)
+            parity = compare(trained, exported.translate, chosen)
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
@@ -106,6 +112,7 @@ def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization)
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },
+        tags_of(config.corpus),
     )
 
 

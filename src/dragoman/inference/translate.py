@@ -41,6 +41,7 @@ class TextSides:
     target: Subwords
     normalize_punctuation: bool
     max_tokens: int  # Longer lines than in training are translated in pieces.
+    tag: str = ""  # Put before every line, and before every piece of one.
 
 
 # The best hypotheses of each sentence of a batch, best first.
@@ -120,11 +121,12 @@ def translate_text(
     """Cut lines into pieces that the search can take, search batch by batch, and join."""
     in_batches = in_batches or batches_by_length
     normal = [normalize(line, text.normalize_punctuation).strip() for line in lines]
+    tag = [token for token in [text.source.tag(text.tag)] if text.tag and token is not None]
     pieces = [
-        (index, piece)
+        (index, [*tag, *piece])
         for index, tokens in enumerate(text.source.encode(normal))
         if len(tokens) > 1  # Nothing but the end mark: an empty line stays empty.
-        for piece in split_evenly(tokens, text.max_tokens)
+        for piece in split_evenly(tokens, max(2, text.max_tokens - len(tag)))
     ]
     # Progress is counted in lines: a long one counts with its last piece, an empty one at once.
     counted = set({index: place for place, (index, _) in enumerate(pieces)}.values())

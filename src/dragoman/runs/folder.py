@@ -46,6 +46,11 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     @property
+    def before(self) -> Path:
+        """Translations by the weights that the run started from."""
+        return self.path / "before.json"
+
+    @property
     def monitor(self) -> Path:
         """What the machines did, a file each."""
         return self.path / "monitor"

@@ -69,7 +69,7 @@ class MetricsLog:
         assert type(event) is EVENTS[kind], f"{kind} is no {type(event).__name__}"
         moment = time.time() if moment is None else moment
         line = {"kind": kind, "time": moment, "step": step, **encode(event)}
-        if step <= self._highest_steps.get(kind, -1):
+        if 0 < step <= self._highest_steps.get(kind, -1):
             line["repeated"] = True
         self._metrics.append(line)
         self._show(step, event)

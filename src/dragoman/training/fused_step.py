@@ -42,6 +42,8 @@ def fused_problem(config: Config, workers: Workers) -> str:
     head_width = shape.d_model // shape.heads
     if config.training.precision == "float32":
         return 'training.precision = "float32": they compute in bfloat16 or float16'
+    if config.training.freeze_embeddings:
+        return "training.freeze_embeddings = true: they update all weights"
     if row_tokens % SLOTS_STEP:
         return f"batches.row_tokens = {row_tokens} is not a multiple of {SLOTS_STEP}"
     if head_width < NARROWEST_HEAD or head_width & (head_width - 1):

@@ -8,8 +8,10 @@ from typing import Literal, assert_never
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import Config, CorpusSettings, ParallelText
+from dragoman.config import Config, CorpusSettings, ParallelText, corpus_names, is_mix
 from dragoman.contradictions import refuse_idle_workers
+from dragoman.corpus.mix import MixedStream, plan_stages, slots_of
+from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import RowStream
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
@@ -27,7 +29,7 @@ class Parts:
     corpus: PreparedCorpus
     model: Transformer
     step: TrainingStep
-    stream: RowStream
+    stream: RowStream | MixedStream
 
 
 def make_parts(config: Config, workers: Workers) -> Parts:
@@ -46,14 +48,27 @@ def make_parts(config: Config, workers: Workers) -> Parts:
     model.to(workers.device)
     batches = config.batches
     refuse_idle_workers(batches, workers.count)
-    stream = RowStream(
-        corpus.train,
-        batches.row_tokens,
-        batches.rows_per_step,
-        target.begin,
+    stream = make_stream(config, corpus, target.begin)
+    return Parts(corpus, model, make_step(config, model, workers), stream)
+
+
+def make_stream(config: Config, corpus: PreparedCorpus, begin: int) -> RowStream | MixedStream:
+    """The steps' rows: of all text shuffled together, or of a mix of corpora."""
+    width, rows, seed = (
+        config.batches.row_tokens,
+        config.batches.rows_per_step,
         config.training.seed,
     )
-    return Parts(corpus, model, make_step(config, model, workers), stream)
+    if not is_mix(config):
+        return RowStream(corpus.train, width, rows, begin, seed)
+    parts = corpus.train_parts()
+    streams = {
+        # Corpora of one size would be walked in the same order.
+        name: RowStream(pairs, width, rows, begin, keyed_seed(seed, place))
+        for place, (name, pairs) in enumerate(parts.items())
+    }
+    stages = plan_stages(config, [slots_of(pairs) for pairs in parts.values()])
+    return MixedStream(streams, stages, rows, seed)
 
 
 def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
@@ -130,12 +145,18 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
         f"{section}.{key} = {value!r}, not {getattr(getattr(made_with, section), key)!r}"
         for section in ("cleaning", "vocabulary")
         for key, value in vars(getattr(config, section)).items()
-        if getattr(getattr(made_with, section), key) != value and not key.endswith("model")
+        if getattr(getattr(made_with, section), key) != value
+        and not key.endswith(("model", "from_run"))
     ]
     if different:
         raise UserError(
             f"{corpus.folder} was prepared with other settings; the config now says "
             f"{'; '.join(different)}; run `dragoman prepare` again"
+        )
+    if list(corpus.train_parts()) != (corpus_names(now) if is_mix(config) else []):
+        raise UserError(
+            f"{corpus.folder} was prepared with other names or weights in corpus.train, which say "
+            "what is kept apart; run `dragoman prepare` again"
         )
     texts_before = texts_of(before)
     for name, files in texts_of(now).items():
@@ -151,7 +172,8 @@ def texts_of(corpus: CorpusSettings) -> dict[str, list[str]]:
     """Names of the files of each kind of text; where they lie may differ between machines."""
 
     def names(text: ParallelText) -> list[str]:
-        return [Path(path).name for path in (text.source, text.target, text.tsv) if path]
+        files = [Path(path).name for path in (text.source, text.target, text.tsv) if path]
+        return [*files, text.tag] if text.tag else files
 
     return {
         "train": [name for text in corpus.train for name in names(text)],

@@ -7,6 +7,7 @@ from dragoman.cluster.processes import Workers
 from dragoman.config import Config
 from dragoman.config_file import flatten
 from dragoman.records import (
+    Before,
     CheckpointFailed,
     Event,
     EventKind,
@@ -14,6 +15,7 @@ from dragoman.records import (
     SampleTranslation,
     TrainStep,
 )
+from dragoman.runs.before import write_before
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.checkpoint_writer import CheckpointWriter, Saved
@@ -77,6 +79,11 @@ class Recorder:
                 self._metrics.write_sample(sample)
             self._metrics.show_samples(step, samples)
         self.display.evaluation(step, one)
+
+    def before(self, before: Before) -> None:
+        """Keep the translations by the weights that the run started from."""
+        if self.writes:
+            write_before(self._run, before)
 
     def machine(self, host: str, samples: Sequence[MachineSample], *, is_own: bool) -> None:
         """Write down what a machine did; one's own monitor has already done so."""

@@ -88,6 +88,8 @@ class PlainStep:
         self._workers = workers
         scale = LossScale(config.training.precision, workers.device)
         self._is_scaled = scale.is_dynamic
+        embeddings = (model.source_embedding.weight, model.target_embedding.weight)
+        self._frozen = embeddings if config.training.freeze_embeddings else ()
         self._optimizer = Optimizer(model, config.optimizer, scale)
         self._results: deque[StepResult] = deque()
         self.exchange: Exchange | None = None
@@ -133,6 +135,9 @@ class PlainStep:
             loss += sums.loss.detach()
             nll += sums.nll
         computed.mark()
+        for frozen in self._frozen:
+            # They take part in every sum, so that workers and checkpoints need not know.
+            frozen.grad = torch.zeros_like(frozen)
         loss_scale = float(self._optimizer.loss_scale) if self._is_scaled else None
         update = self._optimizer.step(learning_rate)
         updated.mark()

@@ -65,6 +65,7 @@ def train_line(
         fastest=fastest,
         loss_scale=mine.loss_scale,
         skipped=mine.skipped,
+        corpora=batch.corpora,
     )
 
 

@@ -16,6 +16,7 @@ from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.records import NO_SCORES, End, Scores, TrainStep
+from dragoman.runs.before import read_before
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
@@ -73,7 +74,12 @@ class Trainer:
         self.opened, self.recorder, self.progress = opened, opened.recorder, opened.progress
         self.stopwatch = Stopwatch(self.progress.seconds)
         self.evaluator = Evaluator(
-            config, parts.corpus, workers, self._arithmetic, self._is_asked_to_stop
+            config,
+            parts.corpus,
+            workers,
+            self._arithmetic,
+            self._is_asked_to_stop,
+            read_before(run),
         )
         self.watch = MachineWatch(
             run, workers, self.recorder, opened.clock_leads, lambda: self.progress.step
@@ -281,6 +287,8 @@ class Trainer:
     def _evaluate(self) -> Scores | None:
         """Score all validation sets and take note; every worker learns the same scores."""
         evaluations = self.evaluator.evaluate(self.model)
+        if self.progress.step == 0:
+            self.recorder.before(self.evaluator.compare_with(evaluations))
         for one in evaluations:
             self.recorder.evaluation(self.progress.step, one)
         if not evaluations:

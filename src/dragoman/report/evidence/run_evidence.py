@@ -12,7 +12,8 @@ import numpy as np
 from dragoman.corpus.manifest import Manifest
 from dragoman.documents import number_or_none, parse_leniently
 from dragoman.errors import UserError
-from dragoman.records import CheckpointIndex, Provenance, SampleTranslation
+from dragoman.records import CheckpointIndex, CorpusStep, Provenance, SampleTranslation
+from dragoman.report.evidence.corpus_counts import read_corpus_counts
 from dragoman.report.evidence.history import Attempt, History, read_history
 from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of, whole_number
 from dragoman.report.evidence.kept_checkpoints import read_checkpoints
@@ -41,6 +42,7 @@ class Evidence:
     checkpoints: CheckpointIndex
     samples: tuple[SampleTranslation, ...]
     missing: tuple[str, ...]  # What is damaged, absent or odd, in sentences.
+    corpora: Mapping[str, CorpusStep]  # How often each corpus of a mix was read.
 
     @property
     def attempt(self) -> Attempt | None:
@@ -150,6 +152,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
         checkpoints=checkpoints,
         samples=samples,
         missing=tuple(missing),
+        corpora=read_corpus_counts(folder.metrics),
     )
 
 
