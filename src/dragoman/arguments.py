@@ -40,7 +40,7 @@ DESCRIPTIONS = {
     "watch": "Serve a page for a browser on this machine that shows the run as it goes: answers, "
     "curves, machines, translations, time left. Reads the run folder alone; ends with Ctrl-C. From "
     "elsewhere: ssh -L PORT:127.0.0.1:PORT MACHINE.",
-    "whatif": "Predict a run's speed with another network, other machines or another way to meet, "
+    "whatif": "Predict a run's speed with another network, other machines or other sync settings, "
     "from its own measurements.",
     "compare": "Write a page with what two runs have in common, what differs, and what came of it.",
     "settings": "Print a page with every setting of a config, its default and what it does.",
@@ -173,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     watch.add_argument("--wait", action="store_true", help="for a run that has not begun")
 
-    whatif = verbs.add_parser("whatif", help="predict other links, machines and ways to meet")
+    whatif = verbs.add_parser("whatif", help="predict other links, machines and sync settings")
     whatif.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     _add_scenario(whatif)
 

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not is_lack_of_memory(error):
             raise
         reason = (str(error) or "it is used up").splitlines()[0].split("DefaultCPUAllocator: ")[-1]
-        _fail(f"not enough memory: {reason}; ask for a smaller model, batch or beam", 1)
+        _fail(f"not enough memory: {reason}; use a smaller model, batch or beam", 1)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # The first is enough.
         _fail("interrupted", 130)
@@ -69,11 +69,11 @@ def _refuse_odd_names(words: Sequence[str]) -> None:
     try:
         here = str(Path.cwd())
     except FileNotFoundError:
-        raise UserError("the folder that this was started in is gone: go to another") from None
+        raise UserError("the current folder no longer exists: change to another one") from None
     for name in (*words, here):
         if any("\ud800" <= character <= "\udfff" for character in name):
             encoding = sys.getfilesystemencoding()
-            raise UserError(f"{name!r}: not text in {encoding}: rename what is called so")
+            raise UserError(f"{name!r}: not valid {encoding}: rename it")
 
 
 def _fail(message: str, code: int) -> None:

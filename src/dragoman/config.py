@@ -481,7 +481,7 @@ class DistributedSettings:
         "are; so are the losses without dropout, up to rounding (each worker has its own dropout). "
         "local: workers make local_steps steps alone, each on its share of the batch, then take an "
         "outer step on the mean of where they got to: a small part of the bytes, for slow links. "
-        "What is given up: the run then depends on the number of workers, and losses fall a "
+        "Trade-off: the run then depends on the number of workers, and losses fall a "
         "little differently. auto: links and steps are measured when a run begins; gradients where "
         "they cost under a twentieth of a step, in float32 or bf16, else local steps, with "
         "local_steps, local_fragments, local_delay and compression as the link can carry them; "
@@ -561,7 +561,7 @@ class DistributedSettings:
     )
     timeout_seconds: float = setting(
         120.0,
-        "A worker whose process stands still for this long is taken for dead. Workers wait as "
+        "A worker whose process stands still for this long is treated as dead. Workers wait as "
         "long for each other's messages.",
         minimum=5,
         maximum=LONGEST_WAIT_SECONDS,

@@ -166,7 +166,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class CheckpointFailed:
-    """A checkpoint could not be written; training goes on."""
+    """A checkpoint could not be written; training continues."""
 
     reason: str = item("what the system said")
 

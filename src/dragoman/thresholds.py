@@ -110,7 +110,7 @@ NETWORK_IS_NOT_BOTTLENECK = Threshold(
 SMALL_NETWORK_SHARE = Threshold(
     0.1,
     "of step time",
-    "A way to meet that waits for less than a tenth of a step needs no other that gives up more.",
+    "Sync settings that wait for less than a tenth of a step need no others that give up more.",
 )
 CHEAP_GRADIENTS = Threshold(
     0.05,

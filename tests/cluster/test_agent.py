@@ -328,7 +328,7 @@ def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     assert told.reason == "machines were missing for 3 s (distributed.wait_seconds)"
 
 
-ECHO = Failure("hostB", 1, 8, "lost touch with another worker", 2.0, is_echo=True)
+ECHO = Failure("hostB", 1, 8, "connection to another worker lost", 2.0, is_echo=True)
 LOST = Failure("hostC", None, None, "the machine was lost", 1.0)
 KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
 

@@ -54,7 +54,7 @@ def test_a_worker_that_has_done_its_work_is_not_asked_to_do_it_again(
     assert process.returncode == 0, errors
     assert errors.count("the run is complete at step 24") == 1, errors
     assert not metrics(prepared / "run", "restart")
-    assert "did not move" not in errors
+    assert "no heartbeat" not in errors
 
 
 def test_nothing_restarts_after_a_stop_was_asked_for(prepared: Path) -> None:
@@ -67,7 +67,7 @@ def test_nothing_restarts_after_a_stop_was_asked_for(prepared: Path) -> None:
         victim.suspend()
         process.send_signal(signal.SIGINT)
         assert process.stderr
-        while "Ctrl-C once more" not in process.stderr.readline():
+        while "press Ctrl-C again" not in process.stderr.readline():
             assert process.poll() is None
         victim.kill()
         agent.resume()
@@ -85,7 +85,7 @@ def test_an_agent_that_is_stopped_for_good_is_not_waited_for_for_ever(prepared: 
         agent.suspend()
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, errors
-    assert "its agent did not move for " in errors
+    assert "no heartbeat from its agent for " in errors
     assert "resume the run with: " in errors
 
 

@@ -219,4 +219,4 @@ def test_host_without_ssh_is_named(net: Network, prepared: Path) -> None:
     with training(net, prepared / "config.toml", *SMALL) as process:
         output = end_of(net, process)
     assert process.returncode == 2, output
-    assert "hostB did not come up (exit 255); try `ssh hostB" in output
+    assert "hostB did not start (exit 255); try `ssh hostB" in output

@@ -464,7 +464,7 @@ def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
     assert str(problem.value).splitlines() == [
         "--price-per-hour -1: must be a finite number, at least 0",
         "--workers 0: must be a finite number above 0",
-        "bandwidth 'fast': write a number and a unit, as in 10Gbit or 100Mbit",
+        "bandwidth 'fast': give a number and a unit, as in 10Gbit or 100Mbit",
     ]
 
 

@@ -140,7 +140,7 @@ def test_a_tracker_that_fails_never_hurts_training(
 ) -> None:
     monkeypatch.setattr(module, "open_tracker", lambda *_: Stubborn(None))
     warnings = _tell(RunFolder(tmp_path), "wandb", 1, 20)
-    assert warnings == ["tracker wandb failed: the server said no; training goes on without it"]
+    assert warnings == ["tracker wandb failed: the server said no; training continues without it"]
 
 
 def test_a_tracker_that_hangs_is_left_behind(

@@ -1,4 +1,4 @@
-"""How long a step will take in each way to meet, and which to choose."""
+"""How long a step will take with each sync setting, and which to choose."""
 
 from collections.abc import Mapping
 
@@ -42,7 +42,7 @@ def calibration_of(findings: Findings) -> MeasuredRun:
 
 
 def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
-    """One worker alone, and all of them in the usual ways to meet and as configured."""
+    """One worker alone, and all of them with the usual sync settings and as configured."""
     calibration = calibration_of(findings)
     scenarios = {"one worker alone": ALONE}
     if len(findings.hosts) > 1:
@@ -74,7 +74,7 @@ def automatic_choice(findings: Findings, config: Config) -> SyncChoice | None:
 
 
 def name_of(way: Scenario) -> str:
-    """A way to meet in words."""
+    """Sync settings in words."""
     packed = "" if way.compression == "none" else f"{way.compression} "
     if way.local_steps == 1:
         return f"all, {packed}gradients"
@@ -116,7 +116,7 @@ def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
 
 
 def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str:
-    """Every way to meet that is slower than one worker alone, the best one last."""
+    """All sync settings that are slower than one worker alone, the best one last."""
     alone, *ways = predicted.values()
     slow = [one for one in ways if is_slower(one.seconds_step, alone.seconds_step)]
     words = ""
@@ -128,5 +128,5 @@ def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str
 
 
 def _gives_up(one: Prediction) -> int:
-    """What a way to meet costs beside time: nothing, bits of the gradients, meeting every step."""
+    """What a sync setting costs beside time: nothing, bits of the gradients, meeting every step."""
     return 2 if one.local_steps > 1 else int(one.compression != "none")

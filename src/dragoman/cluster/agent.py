@@ -106,7 +106,7 @@ class Agent(LocalElasticAgent):
                 self._begin_attempt(worker_group)
                 return
             except (DistStoreError, TimeoutError):
-                say("a machine was lost before the workers started; meeting again")
+                say("a machine was lost before the workers started; waiting for all machines again")
 
     def _begin_attempt(self, worker_group: WorkerGroup) -> None:
         """Begin when the first agent has taken note of the meeting, which gives it its name."""
@@ -170,7 +170,7 @@ class Agent(LocalElasticAgent):
                 return RunResult(state=WorkerState.FAILED, failures={})
         elif result.state is WorkerState.HEALTHY and self._is_forgotten():
             # Two groups would train the same run, each for itself.
-            say("the others met without this machine, which was too slow to answer; joining them")
+            say("the others went on without this machine, which was too slow to answer; rejoining")
             self._restart_workers(worker_group)
         return result
 
@@ -212,7 +212,7 @@ class Agent(LocalElasticAgent):
             last = beat["monotonic"] if beat else self._started
             silence = now - max(last, self._awake_since)
             if silence > patience and self._control.result() is None:
-                reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
+                reason = f"no heartbeat for {silence:.0f} s (process stopped or machine hung)"
                 self._post(worker.global_rank, beat["step"] if beat else None, reason)
                 self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)

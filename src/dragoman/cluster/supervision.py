@@ -171,7 +171,7 @@ def _leave_if_told(error: BaseException, world: World) -> None:
         with suppress(RuntimeError):
             if store.check(["told"]):
                 sys.exit(1)
-        raise SystemFault("lost touch with another worker; look for what it said") from None
+        raise SystemFault("connection to another worker lost; see its log") from None
     if not _is_told_in_a_line(error):
         return
     with suppress(RuntimeError):

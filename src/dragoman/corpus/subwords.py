@@ -76,8 +76,9 @@ def train_subwords(
         )
     except (RuntimeError, SystemError) as error:
         if not failures:
+            reason = _reason(str(error))
             raise UserError(
-                f"vocabulary.size = {settings.size} does not suit this text: {_reason(str(error))}"
+                f"vocabulary.size = {settings.size} does not work for this text: {reason}"
             ) from None
     if failures:
         raise failures[0]

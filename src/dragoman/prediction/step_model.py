@@ -186,7 +186,7 @@ class Scenario:
         if asked and run.machines == 1 and self.machines is None and self.workers is None:
             return replace(self, machines=2)
         if set(asked) & set(_OF_LINKS) and self._placement(run)[0] == 1:
-            raise UserError("one machine has no links: ask for --machines 2 or more")
+            raise UserError("one machine has no links: use --machines 2 or more")
         return self
 
     def _placement(self, run: MeasuredRun) -> tuple[int, int]:

@@ -147,7 +147,7 @@ class _TrackerThread:
     def _end(self, reason: str) -> None:
         if not self._is_over:
             self._is_over = True
-            self._warn(f"tracker {self._kind} failed: {reason}; training goes on without it")
+            self._warn(f"tracker {self._kind} failed: {reason}; training continues without it")
 
 
 def open_tracker(

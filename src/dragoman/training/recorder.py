@@ -124,8 +124,8 @@ class Recorder:
             path = self._run.checkpoints / checkpoint_name(saved.step)
             self._failure = f"checkpoint {path} could not be written: {saved.event.reason}"
             self.event("checkpoint_failed", saved.step, saved.event)
-            self.say(f"{self._failure}; training goes on")
+            self.say(f"{self._failure}; training continues")
         else:
             self.event("checkpoint", saved.step, saved.event)
         if saved.left_over:
-            self.say(f"old checkpoints could not be deleted: {saved.left_over}; training goes on")
+            self.say(f"old checkpoints could not be deleted: {saved.left_over}; training continues")

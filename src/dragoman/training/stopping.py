@@ -102,7 +102,7 @@ class StopSignals:
             show_cursor()
             os._exit(128 + number)
         self.requested = number.name
-        say(f"{self.requested}: finishing the step and saving; once more to leave at once")
+        say(f"{self.requested}: finishing the step and saving; send it again to quit now")
 
 
 def reason_to_stop(

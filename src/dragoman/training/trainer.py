@@ -152,7 +152,7 @@ class Trainer:
         failure = self._finish_saving()
         self.watch.collect()
         if failure:
-            raise SystemFault(f"{failure}; fix that, and the same command resumes the run")
+            raise SystemFault(f"{failure}; fix that, then run the same command to resume")
         end = End(stop.reason, self.signals.requested)
         self.recorder.event("stop", self.progress.step, end)
         self._conclude(stop)
@@ -321,7 +321,7 @@ class Trainer:
         self.saves_made = save_asked
         if failure:
             # The launcher does not wait for ever; a try at every step would help nobody.
-            self.recorder.say(f"{failure}; the launcher, which asked for it, gets no answer")
+            self.recorder.say(f"{failure}; the launcher that asked for it will get no answer")
         elif self.workers.is_first:
             self.supervision.note_saved(save_asked)
 

@@ -234,7 +234,7 @@ def _course_of_events(history: History) -> list[str]:
     if again:
         steps = ", ".join(f"{one.step:,}" for one in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""
-        vain = f"{plural(len(history.lost), 'step')} made in vain count as time only"
+        vain = f"{plural(len(history.lost), 'step')} that had to be repeated count as time only"
         notices.append(
             f"The run was taken up again {plural(len(again), 'time')} (at step {steps}{more}); "
             f"{vain if len(history.lost) else 'nothing lost'}"
