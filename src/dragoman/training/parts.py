@@ -1,6 +1,7 @@
 """What a worker trains with: the corpus, the model, the stream of rows, and how it steps."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -58,10 +59,15 @@ def make_parts(config: Config, workers: Workers) -> Parts:
 
 
 def wake(device: torch.device) -> None:
-    """Start a GPU, and what multiplies matrices there."""
-    if device.type == "cuda":
-        matrix = torch.ones(64, 64, device=device)
-        torch.mm(matrix, matrix)
+    """Start a GPU, what multiplies matrices there, and what finds kernels on disk."""
+    if device.type != "cuda":
+        return
+    matrix = torch.ones(64, 64, device=device)
+    torch.mm(matrix, matrix)
+    with suppress(ImportError):
+        from triton.runtime.cache import triton_key
+
+        triton_key()  # Looks at all of Triton, 400 MB, once in a process.
 
 
 def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
