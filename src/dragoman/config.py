@@ -465,7 +465,7 @@ class TranslationSettings:
     )
     batch_tokens: int = setting(
         4_096,
-        "Source tokens decoded at a time; a GPU decodes four times as many.",
+        "Source tokens decoded at a time; a GPU decodes far more, in proportion to this.",
         minimum=1,
         may_change=True,
     )

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from dragoman.config import ModelSettings
-from dragoman.inference.beam_search import BeamSearch, Room, beam_search
+from dragoman.inference.beam_search import BeamSearch, beam_search
 from dragoman.inference.hypotheses import Hypothesis, SearchOptions
+from dragoman.inference.room import Room
 from dragoman.model.transformer import Transformer
 from model.fused_reference import DEVICE, IS_INTERPRETED
 

@@ -8,7 +8,6 @@ than they do. Slots whose sentence is done get the next one, so that every step 
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.inference.hypotheses import Hypotheses, Hypothesis, SearchOptions
+from dragoman.inference.room import Room
 from dragoman.model.attention import kernels_for_any_shape
 from dragoman.model.decoding import (
     DecoderKernels,
@@ -31,16 +31,6 @@ SHARE_HELD_UNTIL = 7 / 8
 # A recorded step runs so often before slots that are done get their next sentence.
 STEPS_BETWEEN_LOOKS = 4
 ENCODED_AT_ONCE = 65_536  # Source slots, padding included.
-
-
-@dataclass(frozen=True)
-class Room:
-    """The most that a search can take."""
-
-    slots: int
-    sentences: int
-    source_tokens: int  # Of all sentences.
-    longest: int  # Tokens of a translation.
 
 
 def beam_search(
@@ -81,7 +71,8 @@ class BeamSearch:
     ) -> None:
         device = model.target_embedding.weight.device
         kind = arithmetic_type(device)
-        self._model, self._options, self._device = model, options, device
+        self.room = room
+        self._model, self._device = model, device
         self._weights = DecoderWeights(model, kind, are_copies=is_recorded)
         self._kernels = (kernels or _choose_kernels(is_recorded))(self._weights)
         self._slots = _Slots(self._weights, self._kernels, options, room, device)
@@ -166,7 +157,7 @@ def _encode_padded(
     is_token = np.arange(lengths.max()) < lengths[:, None]
     source = np.zeros(is_token.shape, dtype=np.int64)
     source[is_token] = np.concatenate([np.asarray(sentence) for sentence in sentences])
-    positions = torch.arange(source.shape[1], device=device).expand(source.shape)
+    positions = torch.arange(int(lengths.max()), device=device).expand(len(lengths), -1)
     segments = torch.from_numpy(is_token.astype(np.int64)).to(device)
     encoded = model.encode(torch.from_numpy(source).to(device), positions, segments)
     places = torch.from_numpy(np.flatnonzero(is_token)).to(device)

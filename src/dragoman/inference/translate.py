@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -11,18 +12,19 @@ from dragoman.corpus.subwords import Subwords
 from dragoman.corpus.text import normalize
 from dragoman.inference.beam_search import (
     BeamSearch,
-    Room,
     arithmetic_type,
     beam_search,
     can_record,
 )
 from dragoman.inference.hypotheses import Hypothesis, SearchOptions
+from dragoman.inference.room import (
+    FEW_SENTENCES,
+    SizeOfSearch,
+    free_bytes,
+    room_for_few,
+    room_for_many,
+)
 from dragoman.model.transformer import Transformer
-
-# A GPU decodes so many times translation.batch_tokens side by side, all hypotheses counted, and
-# encodes so many before it starts. A few sentences go through a search of their own size.
-GPU_DECODED, GPU_ENCODED = 64, 32
-FEW_SENTENCES = 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class TextSides:
 
 # The best hypotheses of each sentence of a batch, best first.
 Search = Callable[[Sequence[Sequence[int]]], list[list[Hypothesis]]]
+# The same, told the longest translation of each.
+Find = Callable[[Sequence[Sequence[int]], Sequence[int]], list[list[Hypothesis]]]
+# Places of sentences, by their lengths, in batches.
+InBatches = Callable[[Sequence[int]], Iterator[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,8 @@ class Translator:
     model: Transformer
     text: TextSides
     device: torch.device
-    # What was recorded on a GPU, by slots: what it is for, and the search.
-    _recorded: dict[int, tuple[object, BeamSearch]] = field(
+    # What was recorded on a GPU, for few sentences and for many: its purpose, and the search.
+    _recorded: dict[bool, tuple[object, BeamSearch]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -68,45 +74,46 @@ class Translator:
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> list[list[Translation]]:
         """Translate lines in any number and shape; as many come out, in the same order."""
-        is_recorded = can_record(self.device)
+        target, penalty = self.text.target, settings.length_penalty
+        beam = max(settings.beam, n_best)
+        options = SearchOptions(beam, settings.patience, penalty, target.begin, target.end, n_best)
+        find: Find = partial(beam_search, self.model, options=options)
+        in_batches: InBatches = partial(batches_by_length, batch_tokens=settings.batch_tokens)
+        if can_record(self.device):
+            is_few = len(lines) <= FEW_SENTENCES
+            recorded = self._recorded_search(options, settings.batch_tokens, is_few=is_few)
+            find, room = recorded.search, recorded.room
+            in_batches = partial(
+                groups_by_length, most_tokens=room.source_tokens, most=room.sentences
+            )
+
+        def search(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+            return find(sentences, [longest_output(len(sentence)) for sentence in sentences])
+
         return translate_text(
-            lines,
-            self.text,
-            lambda sentences: self._search(sentences, settings, n_best),
-            (GPU_ENCODED if is_recorded else 1) * settings.batch_tokens,
-            n_best,
-            on_progress,
-            groups_by_length if is_recorded else batches_by_length,
+            lines, self.text, search, settings.batch_tokens, n_best, on_progress, in_batches
         )
 
-    def _search(
-        self, sentences: Sequence[Sequence[int]], settings: TranslationSettings, n_best: int
-    ) -> list[list[Hypothesis]]:
-        beam, target = max(settings.beam, n_best), self.text.target
-        options = SearchOptions(
-            beam, settings.patience, settings.length_penalty, target.begin, target.end, n_best
-        )
-        longest = [longest_output(len(sentence)) for sentence in sentences]
-        if not can_record(self.device):
-            return beam_search(self.model, sentences, longest, options)
-        room = self._room(len(sentences), settings.batch_tokens, beam)
-        purpose = room, options, arithmetic_type(self.device)
-        known = self._recorded.get(room.slots)
+    def _recorded_search(
+        self, options: SearchOptions, batch_tokens: int, *, is_few: bool
+    ) -> BeamSearch:
+        """A search that has been recorded for this before, or a new one in its place."""
+        kind, most = arithmetic_type(self.device), self.text.max_tokens
+        purpose = options, batch_tokens, kind
+        known = self._recorded.pop(is_few, None)
         if known is None or known[0] != purpose:
-            self._recorded.pop(room.slots, None)  # Its memory is needed.
-            search = BeamSearch(self.model, options, room, is_recorded=True)
-            known = self._recorded[room.slots] = purpose, search
-        return known[1].search(sentences, longest)
-
-    def _room(self, sentences: int, batch_tokens: int, beam: int) -> Room:
-        """Room for these sentences, and for any others that come like them."""
-        most = self.text.max_tokens
-        encoded = max(GPU_ENCODED * batch_tokens, most)
-        if sentences <= FEW_SENTENCES and FEW_SENTENCES * most <= encoded:
-            slots, sentences, encoded = FEW_SENTENCES, FEW_SENTENCES, FEW_SENTENCES * most
-        else:
-            slots, sentences = GPU_DECODED * batch_tokens // (most * beam), most_sentences(encoded)
-        return Room(max(slots, 1), sentences, encoded, longest_output(most))
+            known = None  # Before anything new is made: its memory is needed.
+            longest = longest_output(most)
+            words = len(self.model.target_embedding.weight)
+            size = SizeOfSearch(self.model.shape, words, kind, options.beam)
+            room = (
+                room_for_few(most, longest)
+                if is_few
+                else room_for_many(size, batch_tokens, most, longest, free_bytes(self.device))
+            )
+            known = purpose, BeamSearch(self.model, options, room, is_recorded=True)
+        self._recorded[is_few] = known
+        return known[1]
 
 
 def translate_text(
@@ -116,10 +123,13 @@ def translate_text(
     batch_tokens: int,
     n_best: int,
     on_progress: Callable[[int], None],
-    in_batches: Callable[[Sequence[int], int], Iterator[list[int]]] | None = None,
+    in_batches: InBatches | None = None,
 ) -> list[list[Translation]]:
-    """Cut lines into pieces that the search can take, search batch by batch, and join."""
-    in_batches = in_batches or batches_by_length
+    """Cut lines into pieces that the search can take, search batch by batch, and join.
+
+    The batches are of like lengths with so many tokens, unless told otherwise.
+    """
+    in_batches = in_batches or partial(batches_by_length, batch_tokens=batch_tokens)
     normal = [normalize(line, text.normalize_punctuation).strip() for line in lines]
     tag = [token for token in [text.source.tag(text.tag)] if text.tag and token is not None]
     pieces = [
@@ -132,7 +142,7 @@ def translate_text(
     counted = set({index: place for place, (index, _) in enumerate(pieces)}.values())
     on_progress(len(lines) - len(counted))
     found: list[list[Hypothesis]] = [[] for _ in pieces]
-    for batch in in_batches([len(piece) for _, piece in pieces], batch_tokens):
+    for batch in in_batches([len(piece) for _, piece in pieces]):
         hypotheses = search([pieces[place][1] for place in batch])
         for place, best in zip(batch, hypotheses, strict=True):
             # A model that has come to no numbers finds nothing.
@@ -196,21 +206,15 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[lis
         yield batch
 
 
-def groups_by_length(lengths: Sequence[int], group_tokens: int) -> Iterator[list[int]]:
+def groups_by_length(lengths: Sequence[int], most_tokens: int, most: int) -> Iterator[list[int]]:
     """Group sentences, the longest first, that lie end to end and so need no like lengths."""
     group: list[int] = []
     tokens = 0
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        is_full = len(group) == most_sentences(group_tokens)
-        if group and (is_full or tokens + lengths[index] > group_tokens):
+        if group and (len(group) == most or tokens + lengths[index] > most_tokens):
             yield group
             group, tokens = [], 0
         group.append(index)
         tokens += lengths[index]
     if group:
         yield group
-
-
-def most_sentences(group_tokens: int) -> int:
-    """Sentences that a group may have: what is kept of each has a price of its own."""
-    return max(1, group_tokens // 16)

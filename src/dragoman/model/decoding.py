@@ -111,6 +111,9 @@ class DecoderKernels(Protocol):
     def begin_step(self, state: DecoderState) -> None:
         """Look at the state once for all layers."""
 
+    def sentences_changed(self) -> None:
+        """Take note that slots have got other sentences, or are fewer."""
+
     def add_norm(
         self, stream: Tensor, branch: Tensor | None, norm: tuple[Tensor, Tensor]
     ) -> Tensor:
@@ -202,16 +205,10 @@ class PlainKernels:
     def attend_earlier(self, projected: Tensor, state: DecoderState, layer: int) -> Tensor:
         """Attend from new words to earlier ones; projected [R, 3 D] goes into the caches."""
         query, *new = projected.chunk(3, dim=1)
-        places = self._seen.shape[3]
-        both = []
         for cache, values in zip(state.caches[layer], new, strict=True):
             cache[self._at] = values
-            if state.beam == 1:
-                found = cache[:, :places]
-            else:
-                found = cache.flatten(0, 1).index_select(0, self._ancestors)
-            both.append(found.view(len(query), places, -1))
-        return self._attend(query[:, None], *both, self._seen)
+        keys, values = (self._earlier(cache, state.beam) for cache in state.caches[layer])
+        return self._attend(query[:, None], keys, values, self._seen)
 
     def attend_source(self, query: Tensor, state: DecoderState, layer: int) -> Tensor:
         """Attend from new words [R, D] to the sources of their sentences."""
@@ -225,6 +222,13 @@ class PlainKernels:
         """The best ways for the hypotheses of each slot to go on."""
         return best_candidates(logits, scores, count)
 
+    def _earlier(self, cache: Tensor, beam: int) -> Tensor:
+        """What is cached of each hypothesis's words [R, places, D]."""
+        places = self._seen.shape[3]
+        if beam == 1:
+            return cache[:, :places]
+        return cache.flatten(0, 1).index_select(0, self._ancestors).view(len(cache), places, -1)
+
     def _gather_memory(self, state: DecoderState) -> Tensor:
         """The sources of the slots' sentences [N, B, S, 2 D], as wide as the longest."""
         places = torch.arange(int(state.lengths.max()), device=state.memory.device)
@@ -235,7 +239,8 @@ class PlainKernels:
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         query, keys, values = (
-            one.unflatten(2, (self._heads, -1)).transpose(1, 2) for one in (query, keys, values)
+            one.view(*one.shape[:2], self._heads, -1).transpose(1, 2)
+            for one in (query, keys, values)
         )
         attended = F.scaled_dot_product_attention(query, keys, values, mask)
         return attended.transpose(1, 2).reshape(-1, keys.shape[1] * keys.shape[3])

@@ -3,10 +3,7 @@
 They are made of fused kernels, or of what PyTorch's compiler makes of the plain model.
 """
 
-import importlib.util
 import math
-import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +14,7 @@ from torch import Tensor
 
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.sync import AllReduce, Exchange
-from dragoman.config import Config, shape_of
+from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import Rows, StepRows
 from dragoman.model.fused.flat_weights import FlatWeights
@@ -25,61 +22,10 @@ from dragoman.model.transformer import RowTensors, Transformer
 from dragoman.training.loss_scale import LossScale
 from dragoman.training.step import StepResult
 
-SLOTS_STEP = 64  # The kernels work on blocks of slots.
-NARROWEST_HEAD = 16
-OLDEST_CAPABILITY = (8, 0)  # The first with bfloat16.
-OLDEST_COMPILED = (7, 0)  # The first that PyTorch's compiler makes kernels for.
-C_COMPILERS = "gcc", "clang"  # Triton looks for these; every kernel's launcher is compiled.
 # Before the rows of a micro-batch: two integers that are the key of its dropout, and two floats,
 # one over the step's target tokens and the learning rate.
 HEADER = 4
 RESULTS = 5
-
-
-def fused_problem(config: Config, workers: Workers) -> str:
-    """Say why the fused kernels cannot train this model here; empty if they can."""
-    shape, row_tokens = shape_of(config.model), config.batches.row_tokens
-    head_width = shape.d_model // shape.heads
-    if config.training.precision == "float32":
-        return 'training.precision = "float32": they compute in bfloat16 or float16'
-    if config.training.freeze_embeddings:
-        return "training.freeze_embeddings = true: they update all weights"
-    if row_tokens % SLOTS_STEP:
-        return f"batches.row_tokens = {row_tokens} is not a multiple of {SLOTS_STEP}"
-    if head_width < NARROWEST_HEAD or head_width & (head_width - 1):
-        return (
-            f"model.d_model / heads = {head_width} is not a power of two from {NARROWEST_HEAD} on"
-        )
-    if config.distributed.compression == "powersgd" and workers.count > 1:
-        return 'distributed.compression = "powersgd": they sum gradients in 32 or 16 bits'
-    if workers.device.type != "cuda":
-        return "there is no GPU"
-    if torch.cuda.get_device_capability(workers.device) < OLDEST_CAPABILITY:
-        return f"{torch.cuda.get_device_name(workers.device)} is older than they need"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    return ""
-
-
-def compiled_problem(config: Config, workers: Workers) -> str:
-    """Say why PyTorch's compiler cannot make the kernels here; empty if it can."""
-    if config.distributed.compression == "powersgd" and workers.count > 1:
-        return 'distributed.compression = "powersgd": they sum gradients in 32 or 16 bits'
-    if workers.device.type != "cuda":
-        return "there is no GPU"
-    name = torch.cuda.get_device_name(workers.device)
-    capability = torch.cuda.get_device_capability(workers.device)
-    if capability < OLDEST_COMPILED:
-        return f"{name} is older than PyTorch's compiler needs"
-    if capability < OLDEST_CAPABILITY and config.training.precision == "bfloat16":
-        return f'{name} has no bfloat16: choose training.precision = "float16"'
-    if capability < OLDEST_CAPABILITY and config.optimizer.kind == "muon":
-        return f'{name} has no bfloat16, which optimizer.kind = "muon" needs there'
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    if "CC" not in os.environ and not any(map(shutil.which, C_COMPILERS)):
-        return f"there is no C compiler ({' or '.join(C_COMPILERS)})"
-    return ""
 
 
 @dataclass
@@ -119,7 +65,7 @@ class FusedStep:
     def __init__(
         self, config: Config, model: Transformer, workers: Workers, *, is_compiled: bool = False
     ) -> None:
-        # Imported here: `fused_problem` must answer where triton is not installed.
+        # Imported here: this module is, where triton is not installed.
         from dragoman.model.fused.adam import adam
         from dragoman.model.fused.compiled import CompiledTransformer
         from dragoman.model.fused.forward import FusedTransformer

@@ -1,9 +1,10 @@
 """What a worker trains with: the corpus, the model, the stream of rows, and how it steps."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import assert_never
 
 import torch
 
@@ -17,7 +18,8 @@ from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
-from dragoman.training.fused_step import FusedStep, compiled_problem, fused_problem
+from dragoman.training.fused_step import FusedStep
+from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep, alone
 from dragoman.training.step import PlainStep, TrainingStep
 
@@ -36,15 +38,15 @@ def make_parts(config: Config, workers: Workers) -> Parts:
     """Build everything from the config; the weights are random, the same on every worker."""
     corpus = PreparedCorpus(Path(config.corpus.folder))
     with ThreadPoolExecutor() as beside:
-        # A GPU takes its time to start, and most of a check is reading.
-        woken = beside.submit(torch.zeros, 1, device=workers.device)
+        # A GPU takes its time to start; meanwhile there is much to read and to draw.
+        woken = beside.submit(wake, workers.device)
         if workers.is_first_on_host:
             corpus.check_contents()
         check_corpus_settings(config, corpus)
+        source, target = corpus.subwords()
+        torch.manual_seed(config.training.seed)
+        model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
         woken.result()
-    source, target = corpus.subwords()
-    torch.manual_seed(config.training.seed)
-    model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
     model.to(workers.device)
     batches = config.batches
     refuse_idle_workers(batches, workers.count)
@@ -71,6 +73,18 @@ def make_stream(config: Config, corpus: PreparedCorpus, begin: int) -> RowStream
     return MixedStream(streams, stages, rows, seed)
 
 
+def wake(device: torch.device) -> None:
+    """Start a GPU, what multiplies matrices there, and what finds kernels on disk."""
+    if device.type != "cuda":
+        return
+    matrix = torch.ones(64, 64, device=device)
+    torch.mm(matrix, matrix)
+    with suppress(ImportError):
+        from triton.runtime.cache import triton_key
+
+        triton_key()  # Looks at all of Triton, 400 MB, once in a process.
+
+
 def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
     """Choose how this worker makes its steps."""
     if config.distributed.sync == "local":
@@ -86,41 +100,9 @@ def make_lockstep(config: Config, model: Transformer, workers: Workers) -> Train
         case "plain":
             return PlainStep(config, model, workers)
         case "fused" | "compiled":
-            if config.distributed.balance:
-                raise UserError(
-                    f"distributed.balance = true, but {kind} kernels record their graphs for so "
-                    'many rows; set training.kernels = "plain", or leave it'
-                )
             return FusedStep(config, model, workers, is_compiled=kind == "compiled")
         case _:
             assert_never(kind)
-
-
-@dataclass(frozen=True)
-class KernelChoice:
-    """Which kernels make the steps, and why."""
-
-    kind: Literal["fused", "compiled", "plain"]
-    reason: str
-
-
-def choose_kernels(config: Config, workers: Workers) -> KernelChoice:
-    """Choose the kernels as the config says; left to us, the fastest that run here."""
-    asked = config.training.kernels
-    if asked == "plain":
-        return KernelChoice("plain", "as training.kernels says")
-    problems = {"fused": fused_problem, "compiled": compiled_problem}
-    if asked != "auto":
-        if problem := problems[asked](config, workers):
-            raise UserError(f'training.kernels = "{asked}", but {problem}')
-        return KernelChoice(asked, "as training.kernels says")
-    if not (of_fused := fused_problem(config, workers)):
-        return KernelChoice("fused", "the fastest")
-    if not (of_compiled := compiled_problem(config, workers)):
-        return KernelChoice("compiled", f"not fused, because {of_fused}")
-    return KernelChoice(
-        "plain", f"not fused, because {of_fused}; not compiled, because {of_compiled}"
-    )
 
 
 def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:

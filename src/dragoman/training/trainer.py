@@ -24,9 +24,10 @@ from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
+from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened, announce
-from dragoman.training.parts import Parts, choose_kernels, choose_rows_per_device
+from dragoman.training.parts import Parts, choose_rows_per_device
 from dragoman.training.row_shares import RowShares
 from dragoman.training.step import StepResult, mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
