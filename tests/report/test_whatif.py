@@ -149,7 +149,7 @@ def test_every_usual_question_has_an_answer_for_local_steps_in_few_bits() -> Non
     for label, scenario in usual_questions(run):
         assert predict(run, scenario, label).seconds_step > 0
     with pytest.raises(UserError, match="int4 needs local steps"):
-        predict(run, Scenario(local_steps=1))
+        predict(run, Scenario(local_steps=1, local_fragments=1))
 
 
 def test_fewer_bits_and_outer_steps_cost_a_cpu_more() -> None:
