@@ -82,7 +82,7 @@ def make_step(model: nn.Module, way: str, padding: int) -> Callable[[Batch], Non
         state.start_powerSGD_iter = 2
         engine.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif way == "post-local":
-        local = post_localSGD_hook.PostLocalSGDState(
+        local = post_localSGD_hook.PostLocalSGDState(  # type: ignore[no-untyped-call]
             None, None, start_localSGD_iter=WARM_UP, post_local_gradient_allreduce=False
         )
         engine.register_comm_hook(local, post_localSGD_hook.post_localSGD_hook)

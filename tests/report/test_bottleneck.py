@@ -350,6 +350,22 @@ def test_sixteen_bits_are_advised_where_they_are_enough(tmp_path: Path) -> None:
     assert "Local steps or a faster link save more" in answer.next_step
 
 
+def test_what_balancing_won_is_told(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    line = next(line for line in run.lines if line["kind"] == "calibration")
+    line["seconds_compute_by_worker"] = [0.2, 0.4]
+    evidence = _load(run)
+    assert not any("equal shares" in one for one in step_time(evidence, analyse(evidence)).details)
+    line["balanced_rows"] = [22, 10]
+    evidence = _load(run)
+    (told,) = (
+        one for one in step_time(evidence, analyse(evidence)).details if "equal shares" in one
+    )
+    assert "worker 1 on beta would compute 0.400 s a step, 2.0 times as long" in told
+    # 22 rows instead of 16 take the first 0.275 s, 10 the second 0.25 s.
+    assert "shared out 22:10 instead (distributed.balance): 0.275 s" in told
+
+
 def test_three_steps_on_one_machine(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.begin()

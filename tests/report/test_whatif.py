@@ -144,6 +144,14 @@ def test_local_steps_by_hand() -> None:
     assert predict(TWO_MACHINES, slow).seconds_exposed == pytest.approx((took - hidden) / 50)
 
 
+def test_every_usual_question_has_an_answer_for_local_steps_in_few_bits() -> None:
+    run = replace(TWO_MACHINES, local_steps=16, local_fragments=4, compression="int4")
+    for label, scenario in usual_questions(run):
+        assert predict(run, scenario, label).seconds_step > 0
+    with pytest.raises(UserError, match="int4 needs local steps"):
+        predict(run, Scenario(local_steps=1, local_fragments=1))
+
+
 def test_fewer_bits_and_outer_steps_cost_a_cpu_more() -> None:
     cpus = replace(TWO_MACHINES, device="cpu", bytes_per_second=1e12)
     steps = [
