@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from dragoman import __version__
-from dragoman.config import COMPRESSIONS, Precision, Quantization
+from dragoman.config import COMPRESSIONS, Library, Precision, Quantization
 
 PROBLEMS_FOUND = 3
 STOPPED = 4
@@ -29,8 +29,8 @@ DESCRIPTIONS = {
     "evaluate": "Print loss, BLEU and chrF with 95% intervals and sacreBLEU's signatures, on the "
     "test sets of the run's corpus (on its validation sets if it has no test sets).",
     "translate": "Translate standard input to standard output, line by line.",
-    "export": "Write a model for CTranslate2, check that it translates as Dragoman does, and write "
-    "a model card.",
+    "export": "Write a model for CTranslate2 or Hugging Face Transformers, check that it "
+    "translates as Dragoman does, and write a model card.",
     "serve": "Translate for other programs and for people: LibreTranslate's API and a page, at the "
     "address that is printed once it is ready. Ctrl-C finishes what was accepted and ends.",
     "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
@@ -125,14 +125,14 @@ def _parser() -> argparse.ArgumentParser:
 
     export = verbs.add_parser("export", help="a trained model for other programs")
     _add_weights(export)
-    export.add_argument("--to", choices=["ctranslate2"], required=True, help="the format")
+    export.add_argument("--to", choices=get_args(Library), required=True, help="the library")
     export.add_argument(
         "--quantization",
         choices=get_args(Quantization),
         default="float32",
-        help="of the weights (default: float32)",
+        help="of the weights, for ctranslate2 (default: float32)",
     )
-    export.add_argument("--output", type=Path, help="a folder (default: RUN/export/ctranslate2)")
+    export.add_argument("--output", type=Path, help="a folder (default: RUN/export/LIBRARY)")
     parity = export.add_mutually_exclusive_group()
     parity.add_argument(
         "--check-pairs",

@@ -205,6 +205,7 @@ def _export(arguments: argparse.Namespace) -> None:
     evidence = load_evidence(run.path, time.time())
     answers = answer_all(evidence, analyse(evidence))
     request = ExportRequest(
+        arguments.to,
         arguments.quantization,
         arguments.checkpoint or "best",
         1 if arguments.average is None else arguments.average,

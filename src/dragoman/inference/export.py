@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import assert_never
 
 import sentencepiece
 import torch
 
 from dragoman import __version__
-from dragoman.config import Quantization
+from dragoman.config import Library, Quantization
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.export_folder import (
@@ -18,11 +20,12 @@ from dragoman.inference.export_folder import (
     new_export,
     refuse_foreign,
     require_ctranslate2,
+    require_transformers,
     write_info,
 )
 from dragoman.inference.load import TrainedModel, load_exported, load_trained
 from dragoman.inference.model_card import Verdict, write_card
-from dragoman.inference.parity import Parity, choose_check_set, compare
+from dragoman.inference.parity import Parity, Translate, choose_check_set, compare
 from dragoman.runs.folder import RunFolder
 
 LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
@@ -32,6 +35,7 @@ LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
 class ExportRequest:
     """What to export, and how."""
 
+    library: Library
     quantization: Quantization
     checkpoint: str
     average: int
@@ -41,21 +45,19 @@ class ExportRequest:
 
 def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdict]) -> Path:
     """Write the exported model, its check and its card, all together or not at all."""
-    require_ctranslate2()
-    if request.check_pairs is not None and request.check_pairs < 1:
-        raise UserError(f"--check-pairs {request.check_pairs}: must be at least 1")
-    output = (request.output or run.export).resolve()
+    _refuse_senseless(request)
+    output = (request.output or run.export.with_name(request.library)).resolve()
     refuse_foreign(output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, request.checkpoint, request.average, device)
     say(f"{run.name}: {', '.join(trained.checkpoints)}")
     chosen = choose_check_set(trained, request.check_pairs) if request.check_pairs else None
-    info = _describe(run, trained, request.quantization)
+    info = _describe(run, trained, request)
     with new_export(output) as folder:
         _write_model(run, trained, info, folder)
         parity = None
         if chosen:
-            parity = compare(trained, load_exported(folder).translator.translate, chosen)
+            parity = compare(trained, _exported_translate(trained, info.library, folder), chosen)
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
@@ -64,15 +66,46 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
     return output
 
 
-def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder: Path) -> None:
-    from dragoman.inference.ctranslate2_model import read_pieces, write_model
+def _refuse_senseless(request: ExportRequest) -> None:
+    match request.library:
+        case "ctranslate2":
+            require_ctranslate2()
+        case "transformers":
+            require_transformers()
+            if request.quantization != "float32":
+                raise UserError(
+                    f"--quantization {request.quantization}: only for --to ctranslate2; "
+                    "Transformers converts when it loads a model"
+                )
+        case _:
+            assert_never(request.library)
+    if request.check_pairs is not None and request.check_pairs < 1:
+        raise UserError(f"--check-pairs {request.check_pairs}: must be at least 1")
 
+
+def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder: Path) -> None:
     for origin, name in zip(run.subwords, SUBWORDS, strict=True):
         (folder / name).write_bytes(origin.read_bytes())
+    if info.library == "transformers":
+        from dragoman.inference import transformers_model
+
+        transformers_model.write_model(trained, folder)
+        return
+    from dragoman.inference.ctranslate2_model import read_pieces, write_model
+
     source, target = (read_pieces(folder / name) for name in SUBWORDS)
     model = trained.translator.model
     write_model(model, source, target, info.max_tokens, info.quantization, folder)
     write_info(folder, info, None)
+
+
+def _exported_translate(trained: TrainedModel, library: Library, folder: Path) -> Translate:
+    """How the exported model translates, loaded as its users load it."""
+    if library == "transformers":
+        from dragoman.inference.transformers_model import load_translator
+
+        return load_translator(folder, trained.translator.device).translate
+    return load_exported(folder).translator.translate
 
 
 def _refuse_disparity(parity: Parity) -> None:
@@ -87,14 +120,12 @@ def _refuse_disparity(parity: Parity) -> None:
     )
 
 
-def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization) -> ExportInfo:
-    from dragoman.inference.ctranslate2_model import VERSION
-
+def _describe(run: RunFolder, trained: TrainedModel, request: ExportRequest) -> ExportInfo:
     config = trained.config
     return ExportInfo(
         run.path.resolve().name,
         tuple(trained.checkpoints),
-        quantization,
+        request.quantization,
         config.corpus.source_language,
         config.corpus.target_language,
         config.cleaning.normalize_punctuation,
@@ -102,10 +133,11 @@ def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization)
         config.translation,
         {
             "dragoman": __version__,
-            "ctranslate2": VERSION,
+            request.library: version(request.library),
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },
+        request.library,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.config import Config, ParallelText, VocabularySettings
+from dragoman.config import Config, Library, ParallelText, VocabularySettings
 from dragoman.corpus.clean import FILTERS
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.text import PLAIN_PUNCTUATION
@@ -20,6 +20,8 @@ from dragoman.records import Evaluation
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import read_metrics
+
+LIBRARIES: dict[Library, str] = {"ctranslate2": "CTranslate2", "transformers": "Transformers"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def write_card(
     sections = [
         header(info),
         _scores(run, trained.config, info, parity),
-        _use(info),
+        _use_transformers(info) if info.library == "transformers" else _use(info),
         _parity(info, parity),
         _model(trained.translator.model, trained.config, info),
         _data(trained.config, manifest),
@@ -63,14 +65,14 @@ def header(info: ExportInfo) -> str:
 language:
 - {yaml_text(info.source_language)}
 - {yaml_text(info.target_language)}
-library_name: ctranslate2
+library_name: {info.library}
 pipeline_tag: translation
 ---
 
 # {plain(info.run)}: {source} to {target}
 
 A Transformer that translates from {source} to {target}, trained with Dragoman
-{info.versions["dragoman"]} and exported for CTranslate2 in {info.quantization}."""
+{info.versions["dragoman"]} and exported for {LIBRARIES[info.library]} in {info.quantization}."""
 
 
 def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | None) -> str:
@@ -154,6 +156,26 @@ def translate(line):
 
 Lines of more than {info.max_tokens} subwords are longer than any in training. With Dragoman, which
 cuts them: `dragoman translate FOLDER --engine ctranslate2 < in > out`."""
+
+
+def _use_transformers(info: ExportInfo) -> str:
+    return f"""\
+## Use
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+folder = "."  # where this file lies
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+
+def translate(line):
+    result = model.generate(**tokenizer(line, return_tensors="pt"))
+    return tokenizer.decode(result[0], skip_special_tokens=True)
+```
+
+Lines of more than {info.max_tokens} subwords are longer than any in training: cut them."""
 
 
 def _parity(info: ExportInfo, parity: Parity | None) -> str:
