@@ -29,8 +29,8 @@ DESCRIPTIONS = {
     "evaluate": "Print loss, BLEU and chrF with 95% intervals and sacreBLEU's signatures, on the "
     "test sets of the run's corpus (on its validation sets if it has no test sets).",
     "translate": "Translate standard input to standard output, line by line.",
-    "export": "Write a model for CTranslate2 or Hugging Face Transformers, check that it "
-    "translates as Dragoman does, and write a model card.",
+    "export": "Write a model for CTranslate2, Hugging Face Transformers or Argos Translate, check "
+    "that it translates as Dragoman does, and write a model card.",
     "serve": "Translate for other programs and for people: LibreTranslate's API and a page, at the "
     "address that is printed once it is ready. Ctrl-C finishes what was accepted and ends.",
     "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         "--quantization",
         choices=get_args(Quantization),
         default="float32",
-        help="of the weights, for ctranslate2 (default: float32)",
+        help="of the weights, not for transformers (default: float32)",
     )
     export.add_argument("--output", type=Path, help="a folder (default: RUN/export/LIBRARY)")
     parity = export.add_mutually_exclusive_group()

@@ -24,7 +24,7 @@ Quantization = Literal[
     "int8_float16",
     "int8_bfloat16",
 ]
-Library = Literal["ctranslate2", "transformers"]  # That an export is for.
+Library = Literal["ctranslate2", "transformers", "argos"]  # That an export is for.
 OptimizerKind = Literal["adam", "muon"]
 ScheduleKind = Literal[
     "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"

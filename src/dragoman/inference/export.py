@@ -1,7 +1,7 @@
 """`dragoman export`: a trained model for other programs, checked before it is handed over."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import assert_never
@@ -11,8 +11,10 @@ import torch
 
 from dragoman import __version__
 from dragoman.config import Library, Quantization
+from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
+from dragoman.inference.argos_package import pack
 from dragoman.inference.export_folder import (
     CARD,
     SUBWORDS,
@@ -45,7 +47,7 @@ class ExportRequest:
 
 def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdict]) -> Path:
     """Write the exported model, its check and its card, all together or not at all."""
-    _refuse_senseless(request)
+    _refuse_senseless(run, request)
     output = (request.output or run.export.with_name(request.library)).resolve()
     refuse_foreign(output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -61,20 +63,28 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
+        if info.library == "argos":
+            pack(folder, info)
         write_info(folder, info, asdict(parity) if parity else None)
     _tell(output, info, parity)
     return output
 
 
-def _refuse_senseless(request: ExportRequest) -> None:
+def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
     match request.library:
         case "ctranslate2":
             require_ctranslate2()
+        case "argos":
+            require_ctranslate2()
+            if not load_saved_config(run.config).vocabulary.joint:
+                raise UserError(
+                    "--to argos: its packages have one vocabulary for both languages, not two"
+                )
         case "transformers":
             require_transformers()
             if request.quantization != "float32":
                 raise UserError(
-                    f"--quantization {request.quantization}: only for --to ctranslate2; "
+                    f"--quantization {request.quantization}: not for --to transformers; "
                     "Transformers converts when it loads a model"
                 )
         case _:
@@ -96,7 +106,8 @@ def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder
     source, target = (read_pieces(folder / name) for name in SUBWORDS)
     model = trained.translator.model
     write_model(model, source, target, info.max_tokens, info.quantization, folder)
-    write_info(folder, info, None)
+    # Argos Translate runs it with CTranslate2, too: that is how it is checked.
+    write_info(folder, replace(info, library="ctranslate2"), None)
 
 
 def _exported_translate(trained: TrainedModel, library: Library, folder: Path) -> Translate:
@@ -122,6 +133,7 @@ def _refuse_disparity(parity: Parity) -> None:
 
 def _describe(run: RunFolder, trained: TrainedModel, request: ExportRequest) -> ExportInfo:
     config = trained.config
+    engine = "ctranslate2" if request.library == "argos" else request.library
     return ExportInfo(
         run.path.resolve().name,
         tuple(trained.checkpoints),
@@ -133,7 +145,7 @@ def _describe(run: RunFolder, trained: TrainedModel, request: ExportRequest) -> 
         config.translation,
         {
             "dragoman": __version__,
-            request.library: version(request.library),
+            engine: version(engine),
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },

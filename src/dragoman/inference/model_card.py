@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 from dragoman.config import Config, Library, ParallelText, VocabularySettings
 from dragoman.corpus.clean import FILTERS
@@ -21,7 +22,11 @@ from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import read_metrics
 
-LIBRARIES: dict[Library, str] = {"ctranslate2": "CTranslate2", "transformers": "Transformers"}
+LIBRARIES: dict[Library, str] = {
+    "ctranslate2": "CTranslate2",
+    "transformers": "Transformers",
+    "argos": "Argos Translate",
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ def write_card(
     sections = [
         header(info),
         _scores(run, trained.config, info, parity),
-        _use_transformers(info) if info.library == "transformers" else _use(info),
+        _use(info),
         _parity(info, parity),
         _model(trained.translator.model, trained.config, info),
         _data(trained.config, manifest),
@@ -121,6 +126,18 @@ def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[Evaluation]
 
 
 def _use(info: ExportInfo) -> str:
+    match info.library:
+        case "ctranslate2":
+            return _use_ctranslate2(info)
+        case "transformers":
+            return _use_transformers(info)
+        case "argos":
+            return _use_argos(info)
+        case _:
+            assert_never(info.library)
+
+
+def _use_ctranslate2(info: ExportInfo) -> str:
     table = f"\nplain_punctuation = {PLAIN_PUNCTUATION}\n" if info.normalize_punctuation else ""
     replaced = "line.translate(plain_punctuation)" if info.normalize_punctuation else "line"
     return f"""\
@@ -156,6 +173,24 @@ def translate(line):
 
 Lines of more than {info.max_tokens} subwords are longer than any in training. With Dragoman, which
 cuts them: `dragoman translate FOLDER --engine ctranslate2 < in > out`."""
+
+
+def _use_argos(info: ExportInfo) -> str:
+    source, target = json.dumps(info.source_language), json.dumps(info.target_language)
+    return f"""\
+## Use
+
+```python
+import argostranslate.package
+import argostranslate.translate
+
+argostranslate.package.install_from_path(
+    "translate-{info.source_language}_{info.target_language}-1_0.argosmodel"
+)
+print(argostranslate.translate.translate("...", {source}, {target}))
+```
+
+Argos Translate fetches a model that finds sentences when it first translates from a language."""
 
 
 def _use_transformers(info: ExportInfo) -> str:
