@@ -116,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
         help="the best N of every line, each on a line of its own: score, tab, text; the score is "
         "the log-probability divided by length^length_penalty (default: the best alone, as text)",
     )
+    translate.add_argument("--scores", action="store_true", help="score and tab before every line")
+    _add_sampling(translate)
     translate.add_argument(
         "--engine",
         choices=["dragoman", "ctranslate2"],
@@ -165,6 +167,21 @@ def _parser() -> argparse.ArgumentParser:
     for name, verb in verbs.choices.items():
         verb.description, verb.epilog = DESCRIPTIONS[name], EXIT_CODES
     return parser
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="draw translations at random, for text to train on, instead of searching the best",
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="K", help="draw from the K likeliest words (default: from all)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="below 1 closer to the best (default: 1)"
+    )
+    parser.add_argument("--seed", type=int, help="of what is drawn (default: 1)")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,10 @@ import math
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -34,12 +33,10 @@ from dragoman.inference.evaluate import (
 )
 from dragoman.inference.export_folder import find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
-from dragoman.inference.translate import Translator
+from dragoman.inference.sampling import Sampling
+from dragoman.inference.translate import Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.folder import find_run
-
-if TYPE_CHECKING:
-    from dragoman.inference.ctranslate2_model import CTranslate2Translator
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 2_000, 1 << 20
 SECONDS_FOR_MORE = 0.05  # That lines which are there wait for others.
@@ -59,32 +56,52 @@ class TrainedChoice:
     precision: Precision | None = None
 
 
-def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
+@dataclass(frozen=True)
+class LineOutput:
+    """What to print of each line."""
+
+    n_best: int
+    with_scores: bool
+
+
+# The translations of each of some lines.
+TranslateLines = Callable[[Sequence[str]], list[list[Translation]]]
+
+
+def translate_lines(
+    choice: TrainedChoice, output: LineOutput, engine: str, sampling: Sampling | None = None
+) -> None:
     """Translate standard input to standard output, as many lines out as in."""
-    if n_best < 1:
-        raise UserError(f"--n-best {n_best}: must be at least 1")
+    if output.n_best < 1:
+        raise UserError(f"--n-best {output.n_best}: must be at least 1")
     if engine == "ctranslate2":
         exported = _load_exported(choice)
         settings = decoding_settings(exported.info.translation, choice)
-        _translate_input(exported.translator, settings, n_best)
+        _translate_input(
+            lambda lines: exported.translator.translate(lines, settings, output.n_best), output
+        )
         return
     trained, precision = _load(choice)
     settings = decoding_settings(trained.config.translation, choice)
-    with arithmetic(precision, trained.translator.device):
-        _translate_input(trained.translator, settings, n_best)
+    translator, n_best = trained.translator, output.n_best
+    with arithmetic(precision, translator.device):
+        if sampling:
+            _translate_input(
+                lambda lines: translator.sample(lines, settings, n_best, sampling), output
+            )
+        else:
+            _translate_input(lambda lines: translator.translate(lines, settings, n_best), output)
 
 
-def _translate_input(
-    translator: "Translator | CTranslate2Translator", settings: TranslationSettings, n_best: int
-) -> None:
+def _translate_input(translate: TranslateLines, output: LineOutput) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
     for lines in _lines_as_they_come(sys.stdin.fileno()):
         text = _decode(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
-        for translations in translator.translate(text, settings, n_best):
+        for translations in translate(text):
             for translation in translations:
-                score = f"{translation.score:.4f}\t" if n_best > 1 else ""
+                score = f"{translation.score:.4f}\t" if output.with_scores else ""
                 print(f"{score}{translation.text}")
         sys.stdout.flush()
 
