@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     translate.add_argument("--scores", action="store_true", help="score and tab before every line")
     _add_sampling(translate)
+    _add_parts(translate)
     translate.add_argument(
         "--engine",
         choices=["dragoman", "ctranslate2"],
@@ -182,6 +183,25 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=float, metavar="T", help="below 1 closer to the best (default: 1)"
     )
     parser.add_argument("--seed", type=int, help="of what is drawn (default: 1)")
+
+
+def _add_parts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help="translate a file, plain, .gz, .xz or .zst, instead of standard input",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="for its translations, in parts: the same command makes those that are missing, and "
+        "several at once share the work",
+    )
+    parser.add_argument(
+        "--part-lines", type=int, metavar="N", help="lines of each part (default: 10000)"
+    )
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

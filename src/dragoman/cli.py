@@ -23,6 +23,7 @@ from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_la
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
     from dragoman.inference.commands import TrainedChoice
+    from dragoman.inference.parts import PartsRequest
     from dragoman.inference.sampling import Sampling
     from dragoman.training.stopping import Stop
 
@@ -187,7 +188,7 @@ def _translate(arguments: argparse.Namespace) -> None:
 
     output = LineOutput(arguments.n_best, arguments.scores or arguments.n_best > 1)
     sampling = _sampling(arguments) if arguments.sample else None
-    translate_lines(_choice(arguments), output, arguments.engine, sampling)
+    translate_lines(_choice(arguments), output, arguments.engine, sampling, _parts(arguments))
 
 
 def _refuse_ignored(arguments: argparse.Namespace) -> None:
@@ -200,6 +201,22 @@ def _refuse_ignored(arguments: argparse.Namespace) -> None:
             option = f"--{name.replace('_', '-')}"
             how = "searching: leave --sample out" if arguments.sample else "drawing: add --sample"
             raise UserError(f"{option}: an option of {how}")
+
+
+def _parts(arguments: argparse.Namespace) -> "PartsRequest | None":
+    """The file and the folder, if they were given."""
+    if (arguments.input is None) != (arguments.output is None):
+        raise UserError("--input and --output go together")
+    if arguments.input is None:
+        if arguments.part_lines is not None:
+            raise UserError("--part-lines: an option of --input and --output")
+        return None
+    if arguments.part_lines is not None and arguments.part_lines < 1:
+        raise UserError(f"--part-lines {arguments.part_lines}: must be at least 1")
+
+    from dragoman.inference.parts import PartsRequest
+
+    return PartsRequest(arguments.input, arguments.output, arguments.part_lines or 10_000)
 
 
 def _sampling(arguments: argparse.Namespace) -> "Sampling":

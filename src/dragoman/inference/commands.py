@@ -23,7 +23,7 @@ from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
-from dragoman.files import write_whole
+from dragoman.files import describe_file, write_whole
 from dragoman.inference.evaluate import (
     BOOTSTRAP_SAMPLES,
     MeanLoss,
@@ -31,11 +31,13 @@ from dragoman.inference.evaluate import (
     mean_loss,
     score_text,
 )
-from dragoman.inference.export_folder import find_export
+from dragoman.inference.export_folder import MODEL, find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
+from dragoman.inference.parts import PartsJob, PartsRequest, describe_input, translate_parts
 from dragoman.inference.sampling import Sampling
 from dragoman.inference.translate import Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
+from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import find_run
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 2_000, 1 << 20
@@ -68,29 +70,71 @@ class LineOutput:
 TranslateLines = Callable[[Sequence[str]], list[list[Translation]]]
 
 
+@dataclass(frozen=True)
+class _Decoder:
+    """A model with all that was asked for, and what it is."""
+
+    translate: TranslateLines
+    weights: tuple[Path, ...]
+    arithmetic: str
+    settings: TranslationSettings
+
+
 def translate_lines(
-    choice: TrainedChoice, output: LineOutput, engine: str, sampling: Sampling | None = None
+    choice: TrainedChoice,
+    output: LineOutput,
+    engine: str,
+    sampling: Sampling | None = None,
+    parts: PartsRequest | None = None,
 ) -> None:
-    """Translate standard input to standard output, as many lines out as in."""
+    """Translate standard input to standard output, or a file to a folder; as many lines as in."""
     if output.n_best < 1:
         raise UserError(f"--n-best {output.n_best}: must be at least 1")
+    text = describe_input(parts.input) if parts else None
     if engine == "ctranslate2":
-        exported = _load_exported(choice)
-        settings = decoding_settings(exported.info.translation, choice)
-        _translate_input(
-            lambda lines: exported.translator.translate(lines, settings, output.n_best), output
-        )
+        decoder = _exported_decoder(choice, output.n_best)
+    else:
+        decoder = _own_decoder(choice, output.n_best, sampling)
+    if not parts or not text:
+        _translate_input(decoder.translate, output)
         return
+    job = PartsJob(
+        text,
+        parts.lines,
+        tuple(describe_file(path).sha256 for path in decoder.weights),
+        decoder.arithmetic,
+        decoder.settings,
+        output.n_best,
+        output.with_scores,
+        sampling,
+    )
+    render = partial(_render, decoder.translate, output)
+    translate_parts(parts, job, lambda lines, first: render(_decode(lines, first)))
+
+
+def _exported_decoder(choice: TrainedChoice, n_best: int) -> _Decoder:
+    exported, folder = _load_exported(choice), find_export(choice.run)
+    settings = decoding_settings(exported.info.translation, choice)
+
+    def translate(lines: Sequence[str]) -> list[list[Translation]]:
+        return exported.translator.translate(lines, settings, n_best)
+
+    return _Decoder(translate, (folder / MODEL,), exported.info.quantization, settings)
+
+
+def _own_decoder(choice: TrainedChoice, n_best: int, sampling: Sampling | None) -> _Decoder:
     trained, precision = _load(choice)
     settings = decoding_settings(trained.config.translation, choice)
-    translator, n_best = trained.translator, output.n_best
-    with arithmetic(precision, translator.device):
-        if sampling:
-            _translate_input(
-                lambda lines: translator.sample(lines, settings, n_best, sampling), output
-            )
-        else:
-            _translate_input(lambda lines: translator.translate(lines, settings, n_best), output)
+    translator, folder = trained.translator, find_run(choice.run).checkpoints
+
+    def translate(lines: Sequence[str]) -> list[list[Translation]]:
+        with arithmetic(precision, translator.device):
+            if sampling:
+                return translator.sample(lines, settings, n_best, sampling)
+            return translator.translate(lines, settings, n_best)
+
+    weights = tuple(folder / name / WEIGHTS for name in trained.checkpoints)
+    return _Decoder(translate, weights, precision, settings)
 
 
 def _translate_input(translate: TranslateLines, output: LineOutput) -> None:
@@ -99,11 +143,16 @@ def _translate_input(translate: TranslateLines, output: LineOutput) -> None:
     for lines in _lines_as_they_come(sys.stdin.fileno()):
         text = _decode(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
-        for translations in translate(text):
-            for translation in translations:
-                score = f"{translation.score:.4f}\t" if output.with_scores else ""
-                print(f"{score}{translation.text}")
-        sys.stdout.flush()
+        print(_render(translate, output, text), end="", flush=True)
+
+
+def _render(translate: TranslateLines, output: LineOutput, lines: Sequence[str]) -> str:
+    """Translate lines, and write what was asked for, a translation a line."""
+    return "".join(
+        (f"{one.score:.4f}\t" if output.with_scores else "") + f"{one.text}\n"
+        for translations in translate(lines)
+        for one in translations
+    )
 
 
 def _lines_as_they_come(descriptor: int) -> Iterator[list[bytes]]:

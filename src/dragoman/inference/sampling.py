@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.corpus.order import keyed_hash
+from dragoman.documents import item
 from dragoman.inference.beam_search import Hypothesis
 from dragoman.model.transformer import Transformer
 
@@ -20,9 +21,9 @@ from dragoman.model.transformer import Transformer
 class Sampling:
     """How to draw."""
 
-    top_k: int  # From the likeliest words only; 0: from all.
-    temperature: float  # Below 1 likelier words come more often, above 1 less often.
-    seed: int
+    top_k: int = item("from so many likeliest words; 0: from all", minimum=0)
+    temperature: float = item("below 1 likelier words come more often, above 1 less often")
+    seed: int = item("of what is drawn", minimum=0)
 
 
 @dataclass(frozen=True)
