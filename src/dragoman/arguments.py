@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from dragoman import __version__
-from dragoman.config import COMPRESSIONS, Precision, Quantization
+from dragoman.config import COMPRESSIONS, Library, Precision, Quantization
 
 PROBLEMS_FOUND = 3
 STOPPED = 4
@@ -31,8 +31,8 @@ DESCRIPTIONS = {
     "evaluate": "Print loss, BLEU and chrF with 95% intervals and sacreBLEU's signatures, on the "
     "test sets of the run's corpus (on its validation sets if it has no test sets).",
     "translate": "Translate standard input to standard output, line by line.",
-    "export": "Write a model for CTranslate2, check that it translates as Dragoman does, and write "
-    "a model card.",
+    "export": "Write a model for CTranslate2, Hugging Face Transformers or Argos Translate, check "
+    "that it translates as Dragoman does, and write a model card.",
     "serve": "Translate for other programs and for people: LibreTranslate's API and a page, at the "
     "address that is printed once it is ready. Ctrl-C finishes what was accepted and ends.",
     "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
@@ -133,6 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the best N of every line, each on a line of its own: score, tab, text; the score is "
         "the log-probability divided by length^length_penalty (default: the best alone, as text)",
     )
+    translate.add_argument("--scores", action="store_true", help="score and tab before every line")
+    _add_sampling(translate)
+    _add_parts(translate)
     translate.add_argument(
         "--engine",
         choices=["dragoman", "ctranslate2"],
@@ -142,14 +145,14 @@ def _parser() -> argparse.ArgumentParser:
 
     export = verbs.add_parser("export", help="a trained model for other programs")
     _add_weights(export)
-    export.add_argument("--to", choices=["ctranslate2"], required=True, help="the format")
+    export.add_argument("--to", choices=get_args(Library), required=True, help="the library")
     export.add_argument(
         "--quantization",
         choices=get_args(Quantization),
         default="float32",
-        help="of the weights (default: float32)",
+        help="of the weights, not for transformers (default: float32)",
     )
-    export.add_argument("--output", type=Path, help="a folder (default: RUN/export/ctranslate2)")
+    export.add_argument("--output", type=Path, help="a folder (default: RUN/export/LIBRARY)")
     parity = export.add_mutually_exclusive_group()
     parity.add_argument(
         "--check-pairs",
@@ -189,6 +192,40 @@ def _parser() -> argparse.ArgumentParser:
     for name, verb in verbs.choices.items():
         verb.description, verb.epilog = DESCRIPTIONS[name], EXIT_CODES
     return parser
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="draw translations at random, for text to train on, instead of searching the best",
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="K", help="draw from the K likeliest words (default: from all)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="below 1 closer to the best (default: 1)"
+    )
+    parser.add_argument("--seed", type=int, help="of what is drawn (default: 1)")
+
+
+def _add_parts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help="translate a file, plain, .gz, .xz or .zst, instead of standard input",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="for its translations, in parts: the same command makes those that are missing, and "
+        "several at once share the work",
+    )
+    parser.add_argument(
+        "--part-lines", type=int, metavar="N", help="lines of each part (default: 10000)"
+    )
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
     from dragoman.corpus.inputs import OldRun
     from dragoman.inference.commands import TrainedChoice
+    from dragoman.inference.parts import PartsRequest
+    from dragoman.inference.sampling import Sampling
     from dragoman.runs.folder import RunFolder
     from dragoman.training.stopping import Stop
 
@@ -299,9 +301,60 @@ def _translate(arguments: argparse.Namespace) -> None:
                     f"dragoman export {arguments.run} --to ctranslate2 --{option} ..."
                 )
 
-    from dragoman.inference.commands import translate_lines
+    _refuse_ignored(arguments)
 
-    translate_lines(_choice(arguments), arguments.n_best, arguments.engine)
+    from dragoman.inference.commands import LineOutput, translate_lines
+
+    output = LineOutput(arguments.n_best, arguments.scores or arguments.n_best > 1)
+    sampling = _sampling(arguments) if arguments.sample else None
+    translate_lines(_choice(arguments), output, arguments.engine, sampling, _parts(arguments))
+
+
+def _refuse_ignored(arguments: argparse.Namespace) -> None:
+    """Options of one way to translate say nothing to the other."""
+    if arguments.sample and arguments.engine == "ctranslate2":
+        raise UserError("--sample: only with our own decoder, without --engine ctranslate2")
+    ignored = ("beam", "patience") if arguments.sample else ("top_k", "temperature", "seed")
+    for name in ignored:
+        if getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            how = "searching: leave --sample out" if arguments.sample else "drawing: add --sample"
+            raise UserError(f"{option}: an option of {how}")
+
+
+def _parts(arguments: argparse.Namespace) -> "PartsRequest | None":
+    """The file and the folder, if they were given."""
+    if (arguments.input is None) != (arguments.output is None):
+        raise UserError("--input and --output go together")
+    if arguments.input is None:
+        if arguments.part_lines is not None:
+            raise UserError("--part-lines: an option of --input and --output")
+        return None
+    if arguments.part_lines is not None and arguments.part_lines < 1:
+        raise UserError(f"--part-lines {arguments.part_lines}: must be at least 1")
+
+    from dragoman.inference.parts import PartsRequest
+
+    return PartsRequest(arguments.input, arguments.output, arguments.part_lines or 10_000)
+
+
+def _sampling(arguments: argparse.Namespace) -> "Sampling":
+    from dragoman.inference.sampling import Sampling
+
+    sampling = Sampling(
+        arguments.top_k or 0,
+        1.0 if arguments.temperature is None else arguments.temperature,
+        1 if arguments.seed is None else arguments.seed,
+    )
+    if arguments.top_k is not None and arguments.top_k < 1:
+        raise UserError(f"--top-k {arguments.top_k}: must be at least 1")
+    if not 0.01 <= sampling.temperature <= 100:
+        raise UserError(
+            f"--temperature {sampling.temperature:g}: must be at least 0.01 and at most 100"
+        )
+    if not 0 <= sampling.seed < 1 << 63:
+        raise UserError(f"--seed {sampling.seed}: must be at least 0 and below 2^63")
+    return sampling
 
 
 def _choice(arguments: argparse.Namespace) -> "TrainedChoice":
@@ -324,6 +377,7 @@ def _export(arguments: argparse.Namespace) -> None:
     evidence = load_evidence(run.path, time.time())
     answers = answer_all(evidence, analyse(evidence))
     request = ExportRequest(
+        arguments.to,
         arguments.quantization,
         arguments.checkpoint or "best",
         1 if arguments.average is None else arguments.average,

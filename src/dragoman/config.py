@@ -25,6 +25,7 @@ Quantization = Literal[
     "int8_float16",
     "int8_bfloat16",
 ]
+Library = Literal["ctranslate2", "transformers", "argos"]  # That an export is for.
 OptimizerKind = Literal["adam", "muon"]
 NotifyEvent = Literal["end", "failure", "verdict"]
 TrackerKind = Literal["tensorboard", "wandb", "mlflow", "trackio"]

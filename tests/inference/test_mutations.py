@@ -52,7 +52,7 @@ def run(prepared_once: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFol
 
 @pytest.fixture(scope="module")
 def exported(run: RunFolder) -> Path:
-    return export_run(run, ExportRequest("float32", "best", 1, None, None), [])
+    return export_run(run, ExportRequest("ctranslate2", "float32", "best", 1, None, None), [])
 
 
 def translate_export(folder: Path) -> list[str]:
@@ -192,7 +192,7 @@ def test_an_export_that_cannot_be_written_is_named_as_such(
 ) -> None:
     """Whichever file did not fit: a vocabulary, which is copied, or the weights."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    request = ExportRequest("float32", "best", 1, tmp_path / "output", None)
+    request = ExportRequest("ctranslate2", "float32", "best", 1, tmp_path / "output", None)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large") as caught:

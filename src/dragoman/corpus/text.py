@@ -143,6 +143,16 @@ def read_chunks(files: TextFiles, lines: int) -> Iterator[RawChunk]:
             first_line, packed_before = first_line + count, packed_so_far
 
 
+def read_lines(path: Path, lines: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Read a text in chunks of up to `lines`, each with the number of its first line."""
+    first_line = 1
+    with open(path, "rb") as packed:
+        stream = _Lines(packed, path)
+        while taken := stream.take(lines):
+            yield first_line, without_byte_order_mark(taken) if first_line == 1 else taken
+            first_line += len(taken)
+
+
 class _Lines:
     """The lines of a file, unpacked; none may take more memory than a line of text needs."""
 

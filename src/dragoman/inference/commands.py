@@ -4,11 +4,10 @@ import math
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +23,7 @@ from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
-from dragoman.files import write_whole
+from dragoman.files import describe_file, write_whole
 from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.evaluate import (
     BOOTSTRAP_SAMPLES,
@@ -33,15 +32,15 @@ from dragoman.inference.evaluate import (
     mean_loss,
     score_text,
 )
-from dragoman.inference.export_folder import find_export
+from dragoman.inference.export_folder import MODEL, find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
+from dragoman.inference.parts import PartsJob, PartsRequest, describe_input, translate_parts
+from dragoman.inference.sampling import Sampling
 from dragoman.inference.tags import choose_tag, tags_of, with_tag
-from dragoman.inference.translate import Translator
+from dragoman.inference.translate import Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
+from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import find_run
-
-if TYPE_CHECKING:
-    from dragoman.inference.ctranslate2_model import CTranslate2Translator
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 2_000, 1 << 20
 GPU_LINES_AT_ONCE = 50_000  # A second's work or two.
@@ -64,41 +63,105 @@ class TrainedChoice:
     blend: float | None = None
 
 
-def translate_lines(choice: TrainedChoice, n_best: int, engine: str) -> None:
-    """Translate standard input to standard output, as many lines out as in."""
-    if n_best < 1:
-        raise UserError(f"--n-best {n_best}: must be at least 1")
+@dataclass(frozen=True)
+class LineOutput:
+    """What to print of each line."""
+
+    n_best: int
+    with_scores: bool
+
+
+# The translations of each of some lines.
+TranslateLines = Callable[[Sequence[str]], list[list[Translation]]]
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """A model with all that was asked for, and what it is."""
+
+    translate: TranslateLines
+    weights: tuple[Path, ...]
+    arithmetic: str
+    settings: TranslationSettings
+    lines_at_once: int = LINES_AT_ONCE
+
+
+def translate_lines(
+    choice: TrainedChoice,
+    output: LineOutput,
+    engine: str,
+    sampling: Sampling | None = None,
+    parts: PartsRequest | None = None,
+) -> None:
+    """Translate standard input to standard output, or a file to a folder; as many lines as in."""
+    if output.n_best < 1:
+        raise UserError(f"--n-best {output.n_best}: must be at least 1")
+    text = describe_input(parts.input) if parts else None
     if engine == "ctranslate2":
-        exported = _load_exported(choice)
-        settings = decoding_settings(exported.info.translation, choice)
-        tag = choose_tag(choice.tag, exported.info.tags)
-        _translate_input(with_tag(exported.translator, tag), settings, n_best, LINES_AT_ONCE)
+        decoder = _exported_decoder(choice, output.n_best)
+    else:
+        decoder = _own_decoder(choice, output.n_best, sampling)
+    if not parts or not text:
+        _translate_input(decoder, output)
         return
+    job = PartsJob(
+        text,
+        parts.lines,
+        tuple(describe_file(path).sha256 for path in decoder.weights),
+        decoder.arithmetic,
+        decoder.settings,
+        output.n_best,
+        output.with_scores,
+        sampling,
+    )
+    render = partial(_render, decoder.translate, output)
+    translate_parts(parts, job, lambda lines, first: render(_decode(lines, first)))
+
+
+def _exported_decoder(choice: TrainedChoice, n_best: int) -> _Decoder:
+    exported, folder = _load_exported(choice), find_export(choice.run)
+    settings = decoding_settings(exported.info.translation, choice)
+    translator = with_tag(exported.translator, choose_tag(choice.tag, exported.info.tags))
+
+    def translate(lines: Sequence[str]) -> list[list[Translation]]:
+        return translator.translate(lines, settings, n_best)
+
+    return _Decoder(translate, (folder / MODEL,), exported.info.quantization, settings)
+
+
+def _own_decoder(choice: TrainedChoice, n_best: int, sampling: Sampling | None) -> _Decoder:
     trained, precision = _load(choice)
     settings = decoding_settings(trained.config.translation, choice)
     tag = choose_tag(choice.tag, tags_of(trained.config.corpus))
-    with arithmetic(precision, trained.translator.device):
-        on_gpu = trained.translator.device.type == "cuda"
-        lines_at_once = GPU_LINES_AT_ONCE if on_gpu else LINES_AT_ONCE
-        _translate_input(with_tag(trained.translator, tag), settings, n_best, lines_at_once)
+    translator, folder = with_tag(trained.translator, tag), find_run(choice.run).checkpoints
+
+    def translate(lines: Sequence[str]) -> list[list[Translation]]:
+        with arithmetic(precision, translator.device):
+            if sampling:
+                return translator.sample(lines, settings, n_best, sampling)
+            return translator.translate(lines, settings, n_best)
+
+    weights = tuple(folder / name / WEIGHTS for name in trained.checkpoints)
+    lines_at_once = GPU_LINES_AT_ONCE if translator.device.type == "cuda" else LINES_AT_ONCE
+    return _Decoder(translate, weights, precision, settings, lines_at_once)
 
 
-def _translate_input(
-    translator: "Translator | CTranslate2Translator",
-    settings: TranslationSettings,
-    n_best: int,
-    lines_at_once: int,
-) -> None:
+def _translate_input(decoder: _Decoder, output: LineOutput) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
-    for lines in _lines_as_they_come(sys.stdin.fileno(), lines_at_once):
+    for lines in _lines_as_they_come(sys.stdin.fileno(), decoder.lines_at_once):
         text = _decode(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
-        for translations in translator.translate(text, settings, n_best):
-            for translation in translations:
-                score = f"{translation.score:.4f}\t" if n_best > 1 else ""
-                print(f"{score}{translation.text}")
-        sys.stdout.flush()
+        print(_render(decoder.translate, output, text), end="", flush=True)
+
+
+def _render(translate: TranslateLines, output: LineOutput, lines: Sequence[str]) -> str:
+    """Translate lines, and write what was asked for, a translation a line."""
+    return "".join(
+        (f"{one.score:.4f}\t" if output.with_scores else "") + f"{one.text}\n"
+        for translations in translate(lines)
+        for one in translations
+    )
 
 
 def _lines_as_they_come(descriptor: int, lines_at_once: int) -> Iterator[list[bytes]]:

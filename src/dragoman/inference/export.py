@@ -1,16 +1,20 @@
 """`dragoman export`: a trained model for other programs, checked before it is handed over."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import assert_never
 
 import sentencepiece
 import torch
 
 from dragoman import __version__
-from dragoman.config import Quantization
+from dragoman.config import Library, Quantization
+from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
+from dragoman.inference.argos_package import pack
 from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.export_folder import (
     CARD,
@@ -19,11 +23,12 @@ from dragoman.inference.export_folder import (
     new_export,
     refuse_foreign,
     require_ctranslate2,
+    require_transformers,
     write_info,
 )
 from dragoman.inference.load import TrainedModel, load_exported, load_trained
 from dragoman.inference.model_card import Verdict, write_card
-from dragoman.inference.parity import Parity, choose_check_set, compare
+from dragoman.inference.parity import Parity, Translate, choose_check_set, compare
 from dragoman.inference.tags import tags_of, with_tag
 from dragoman.runs.folder import RunFolder
 
@@ -34,6 +39,7 @@ LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
 class ExportRequest:
     """What to export, and how."""
 
+    library: Library
     quantization: Quantization
     checkpoint: str
     average: int
@@ -44,10 +50,8 @@ class ExportRequest:
 
 def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdict]) -> Path:
     """Write the exported model, its check and its card, all together or not at all."""
-    require_ctranslate2()
-    if request.check_pairs is not None and request.check_pairs < 1:
-        raise UserError(f"--check-pairs {request.check_pairs}: must be at least 1")
-    output = (request.output or run.export).resolve()
+    _refuse_senseless(run, request)
+    output = (request.output or run.export.with_name(request.library)).resolve()
     refuse_foreign(output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, request.checkpoint, request.average, device)
@@ -55,30 +59,77 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
         trained = blend_with_parent(trained, run, request.blend)
     say(f"{run.name}: {', '.join(trained.checkpoints)}")
     chosen = choose_check_set(trained, request.check_pairs) if request.check_pairs else None
-    info = _describe(run, trained, request.quantization)
+    info = _describe(run, trained, request)
     with new_export(output) as folder:
         _write_model(run, trained, info, folder)
         parity = None
         if chosen:
-            exported = with_tag(load_exported(folder).translator, chosen.tag)
-            parity = compare(trained, exported.translate, chosen)
+            exported = _exported_translate(trained, info.library, folder, chosen.tag)
+            parity = compare(trained, exported, chosen)
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
+        if info.library == "argos":
+            pack(folder, info)
         write_info(folder, info, asdict(parity) if parity else None)
     _tell(output, info, parity)
     return output
 
 
-def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder: Path) -> None:
-    from dragoman.inference.ctranslate2_model import read_pieces, write_model
+def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
+    if request.library != "ctranslate2" and (tags := tags_of(load_saved_config(run.config).corpus)):
+        raise UserError(
+            f"--to {request.library}: the model knows the tags {', '.join(tags)}, which only "
+            "exports to ctranslate2 keep"
+        )
+    match request.library:
+        case "ctranslate2":
+            require_ctranslate2()
+        case "argos":
+            require_ctranslate2()
+            if not load_saved_config(run.config).vocabulary.joint:
+                raise UserError(
+                    "--to argos: its packages have one vocabulary for both languages, not two"
+                )
+        case "transformers":
+            require_transformers()
+            if request.quantization != "float32":
+                raise UserError(
+                    f"--quantization {request.quantization}: not for --to transformers; "
+                    "Transformers converts when it loads a model"
+                )
+        case _:
+            assert_never(request.library)
+    if request.check_pairs is not None and request.check_pairs < 1:
+        raise UserError(f"--check-pairs {request.check_pairs}: must be at least 1")
 
+
+def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder: Path) -> None:
     for origin, name in zip(run.subwords, SUBWORDS, strict=True):
         (folder / name).write_bytes(origin.read_bytes())
+    if info.library == "transformers":
+        from dragoman.inference import transformers_model
+
+        transformers_model.write_model(trained, folder)
+        return
+    from dragoman.inference.ctranslate2_model import read_pieces, write_model
+
     source, target = (read_pieces(folder / name) for name in SUBWORDS)
     model = trained.translator.model
     write_model(model, source, target, info.max_tokens, info.quantization, folder)
-    write_info(folder, info, None)
+    # Argos Translate runs it with CTranslate2, too: that is how it is checked.
+    write_info(folder, replace(info, library="ctranslate2"), None)
+
+
+def _exported_translate(
+    trained: TrainedModel, library: Library, folder: Path, tag: str
+) -> Translate:
+    """How the exported model translates, loaded as its users load it."""
+    if library == "transformers":
+        from dragoman.inference.transformers_model import load_translator
+
+        return load_translator(folder, trained.translator.device).translate
+    return with_tag(load_exported(folder).translator, tag).translate
 
 
 def _refuse_disparity(parity: Parity) -> None:
@@ -93,14 +144,13 @@ def _refuse_disparity(parity: Parity) -> None:
     )
 
 
-def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization) -> ExportInfo:
-    from dragoman.inference.ctranslate2_model import VERSION
-
+def _describe(run: RunFolder, trained: TrainedModel, request: ExportRequest) -> ExportInfo:
     config = trained.config
+    engine = "ctranslate2" if request.library == "argos" else request.library
     return ExportInfo(
         run.path.resolve().name,
         tuple(trained.checkpoints),
-        quantization,
+        request.quantization,
         config.corpus.source_language,
         config.corpus.target_language,
         config.cleaning.normalize_punctuation,
@@ -108,11 +158,12 @@ def _describe(run: RunFolder, trained: TrainedModel, quantization: Quantization)
         config.translation,
         {
             "dragoman": __version__,
-            "ctranslate2": VERSION,
+            engine: version(engine),
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },
         tags_of(config.corpus),
+        request.library,
     )
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dragoman.config import Quantization, TranslationSettings
+from dragoman.config import Library, Quantization, TranslationSettings
 from dragoman.documents import FILE_NAME, LINE, item, read_document
 from dragoman.errors import UserError
 from dragoman.files import (
@@ -43,6 +43,7 @@ class ExportInfo:
     translation: TranslationSettings = item("how it is decoded")
     versions: Mapping[str, str] = item("of what made it", pattern=LINE)
     tags: tuple[str, ...] = item("that its training text began with", default=(), pattern=LINE)
+    library: Library = item("that reads it", default="ctranslate2")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,14 @@ def require_ctranslate2() -> None:
     """Refuse to go on without the optional dependency."""
     if find_spec("ctranslate2") is None:
         raise UserError("ctranslate2 is not installed: in the checkout, pip install -e '.[export]'")
+
+
+def require_transformers() -> None:
+    """Refuse to go on without the optional dependency."""
+    if find_spec("transformers") is None:
+        raise UserError(
+            "transformers is not installed: in the checkout, pip install -e '.[transformers]'"
+        )
 
 
 def find_export(name: str) -> Path:
@@ -73,6 +82,11 @@ def find_export(name: str) -> Path:
 def read_info(folder: Path) -> ExportInfo:
     """Read what an export says of itself, and check that its files are as they were written."""
     info, files = _read(folder, ExportInfo), _read(folder, ExportFiles).files
+    if info.library != "ctranslate2":
+        raise UserError(
+            f"{folder} is an export for {info.library}, which has its own way to run it: "
+            "name the run, or its export for ctranslate2"
+        )
     for name in (MODEL, *SUBWORDS):
         if name not in files:
             raise UserError(

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
-from dragoman.config import Config, ParallelText, VocabularySettings
+from dragoman.config import Config, Library, ParallelText, VocabularySettings
 from dragoman.corpus.clean import FILTERS
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.text import PLAIN_PUNCTUATION
@@ -20,6 +21,12 @@ from dragoman.records import Evaluation
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import read_metrics
+
+LIBRARIES: dict[Library, str] = {
+    "ctranslate2": "CTranslate2",
+    "transformers": "Transformers",
+    "argos": "Argos Translate",
+}
 
 
 @dataclass(frozen=True)
@@ -63,14 +70,14 @@ def header(info: ExportInfo) -> str:
 language:
 - {yaml_text(info.source_language)}
 - {yaml_text(info.target_language)}
-library_name: ctranslate2
+library_name: {info.library}
 pipeline_tag: translation
 ---
 
 # {plain(info.run)}: {source} to {target}
 
 A Transformer that translates from {source} to {target}, trained with Dragoman
-{info.versions["dragoman"]} and exported for CTranslate2 in {info.quantization}."""
+{info.versions["dragoman"]} and exported for {LIBRARIES[info.library]} in {info.quantization}."""
 
 
 def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | None) -> str:
@@ -119,6 +126,18 @@ def _evaluations(run: RunFolder, checkpoints: Sequence[str]) -> list[Evaluation]
 
 
 def _use(info: ExportInfo) -> str:
+    match info.library:
+        case "ctranslate2":
+            return _use_ctranslate2(info)
+        case "transformers":
+            return _use_transformers(info)
+        case "argos":
+            return _use_argos(info)
+        case _:
+            assert_never(info.library)
+
+
+def _use_ctranslate2(info: ExportInfo) -> str:
     table = f"\nplain_punctuation = {PLAIN_PUNCTUATION}\n" if info.normalize_punctuation else ""
     replaced = "line.translate(plain_punctuation)" if info.normalize_punctuation else "line"
     return f"""\
@@ -154,6 +173,44 @@ def translate(line):
 
 Lines of more than {info.max_tokens} subwords are longer than any in training. With Dragoman, which
 cuts them: `dragoman translate FOLDER --engine ctranslate2 < in > out`."""
+
+
+def _use_argos(info: ExportInfo) -> str:
+    source, target = json.dumps(info.source_language), json.dumps(info.target_language)
+    return f"""\
+## Use
+
+```python
+import argostranslate.package
+import argostranslate.translate
+
+argostranslate.package.install_from_path(
+    "translate-{info.source_language}_{info.target_language}-1_0.argosmodel"
+)
+print(argostranslate.translate.translate("...", {source}, {target}))
+```
+
+Argos Translate fetches a model that finds sentences when it first translates from a language."""
+
+
+def _use_transformers(info: ExportInfo) -> str:
+    return f"""\
+## Use
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+folder = "."  # where this file lies
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+
+def translate(line):
+    result = model.generate(**tokenizer(line, return_tensors="pt"))
+    return tokenizer.decode(result[0], skip_special_tokens=True)
+```
+
+Lines of more than {info.max_tokens} subwords are longer than any in training: cut them."""
 
 
 def _parity(info: ExportInfo, parity: Parity | None) -> str:

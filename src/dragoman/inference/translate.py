@@ -24,6 +24,7 @@ from dragoman.inference.room import (
     room_for_few,
     room_for_many,
 )
+from dragoman.inference.sampling import SampleOptions, Sampling, sample
 from dragoman.model.transformer import Transformer
 
 
@@ -93,6 +94,19 @@ class Translator:
         return translate_text(
             lines, self.text, search, settings.batch_tokens, n_best, on_progress, in_batches
         )
+
+    def sample(
+        self, lines: Sequence[str], settings: TranslationSettings, count: int, sampling: Sampling
+    ) -> list[list[Translation]]:
+        """Draw `count` translations of each line; the same line gets the same ones anywhere."""
+        target = self.text.target
+        options = SampleOptions(sampling, count, settings.length_penalty, target.begin, target.end)
+
+        def draw(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+            limits = [longest_output(len(sentence)) for sentence in sentences]
+            return sample(self.model, sentences, limits, options)
+
+        return translate_text(lines, self.text, draw, settings.batch_tokens, count, lambda _: None)
 
     def _recorded_search(
         self, options: SearchOptions, batch_tokens: int, *, is_few: bool

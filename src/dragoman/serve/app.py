@@ -18,10 +18,11 @@ from starlette.types import ASGIApp
 from dragoman.console import say
 from dragoman.errors import is_lack_of_memory
 from dragoman.inference.translate import Translation
+from dragoman.languages import language_name
 from dragoman.serve import html_text
 from dragoman.serve.batches import Batches, QueueFull
 from dragoman.serve.metrics import CONTENT_TYPE, Metrics, measured
-from dragoman.serve.models import Direction, ServedModel, language_name, targets_by_source
+from dragoman.serve.models import Direction, ServedModel, targets_by_source
 from dragoman.serve.requests import (
     BYTES_PER_CHARACTER,
     OTHER_BYTES,

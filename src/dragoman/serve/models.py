@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from babel import Locale, UnknownLocaleError
 
 from dragoman.config import TranslationSettings
 from dragoman.console import say
@@ -104,15 +103,6 @@ def _splitter(direction: Direction, text: TextSides) -> Splitter:
         return is_short or len(text.source.encode([sentence])[0]) <= text.max_tokens
 
     return Splitter(direction.source, fits)
-
-
-def language_name(code: str) -> str:
-    """What a language is called in English; its code, if that is none that anybody knows."""
-    try:
-        name = Locale.parse(code.replace("_", "-"), sep="-").get_display_name("en")
-    except (UnknownLocaleError, ValueError):
-        return code
-    return name or code
 
 
 def targets_by_source(models: Mapping[Direction, ServedModel]) -> dict[str, list[str]]:

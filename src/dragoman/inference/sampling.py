@@ -1,0 +1,118 @@
+"""Translations drawn at random from the model's distribution, for text that others learn from.
+
+Shapes: B sentences, N translations of each, V words. A row is one translation, b * N + n.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.corpus.order import keyed_hash
+from dragoman.documents import item
+from dragoman.inference.beam_search import arithmetic_type, encode
+from dragoman.inference.hypotheses import Hypothesis
+from dragoman.model.decoding import DecoderWeights, PlainKernels, decoder_step, empty_state
+from dragoman.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw."""
+
+    top_k: int = item("from so many likeliest words; 0: from all", minimum=0)
+    temperature: float = item("below 1 likelier words come more often, above 1 less often")
+    seed: int = item("of what is drawn", minimum=0)
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """How to draw, how many, and what translations begin and end with."""
+
+    sampling: Sampling
+    count: int
+    length_penalty: float
+    begin: int
+    end: int
+
+
+@torch.inference_mode()
+def sample(
+    model: Transformer,
+    sentences: Sequence[Sequence[int]],
+    longest: Sequence[int],
+    options: SampleOptions,
+) -> list[list[Hypothesis]]:
+    """Draw N translations of each sentence, in no order."""
+    count, end, sampling = options.count, options.end, options.sampling
+    device = model.target_embedding.weight.device
+    weights = DecoderWeights(model, arithmetic_type(device), are_copies=False)
+    encoded = encode(model, sentences, device)
+    limits = torch.tensor(longest, device=device).repeat_interleave(count)
+    rows, keys = len(limits), _keys(sentences, count)
+    tokens = torch.full((rows, max(longest) + 1), options.begin, device=device)
+    totals = torch.zeros(rows, device=device)
+    lengths = torch.zeros_like(limits)
+    is_open = torch.ones(rows, dtype=torch.bool, device=device)
+    with torch.autocast(device.type, enabled=False):
+        kernels = PlainKernels(weights)
+        state = empty_state(weights, len(sentences), count, max(longest), weights.memory(encoded))
+        source = torch.tensor(list(map(len, sentences)), device=device)
+        state.lengths.copy_(source)
+        state.starts.copy_(source.cumsum(dim=0) - source)
+        for step in range(1, max(longest) + 1):
+            logits = decoder_step(weights, kernels, state, tokens[:, step - 1])
+            state.positions += 1
+            following = logits.float().log_softmax(dim=1)
+            chosen = _draw(following, _uniform(keys, sampling.seed, step), sampling)
+            chosen = chosen.masked_fill(~is_open, end)
+            tokens[:, step] = chosen
+            totals += following.gather(1, chosen[:, None])[:, 0].masked_fill(~is_open, 0.0)
+            lengths += is_open
+            is_open &= (chosen != end) & (step < limits)
+            if not is_open.any():
+                break
+    found = [
+        Hypothesis(_words(row[1 : length + 1], end), total / length**options.length_penalty)
+        for row, length, total in zip(
+            tokens.tolist(), lengths.tolist(), totals.tolist(), strict=True
+        )
+    ]
+    return [found[first : first + count] for first in range(0, rows, count)]
+
+
+def _keys(sentences: Sequence[Sequence[int]], count: int) -> np.ndarray:
+    """A number for each row that follows from its sentence alone.
+
+    So what is drawn for a line depends neither on the lines around it nor on where a text was cut.
+    """
+    hashes = [
+        int.from_bytes(blake2b(np.array(one, np.int64).tobytes(), digest_size=8).digest())
+        for one in sentences
+    ]
+    each = np.repeat(np.array(hashes, dtype=np.uint64), count)
+    return each + np.tile(np.arange(count, dtype=np.uint64), len(sentences))
+
+
+def _uniform(keys: np.ndarray, seed: int, step: int) -> Tensor:
+    """A number from 0 up to 1 for each row."""
+    drawn = keyed_hash(keys, seed, step) >> np.uint64(40)  # As many bits as float32 has.
+    return torch.from_numpy(drawn.astype(np.float32) / np.float32(1 << 24))
+
+
+def _draw(log_probabilities: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+    """The word of each row at which the sum of all probabilities up to it passes the number."""
+    words = log_probabilities.shape[1]
+    candidates, ids = log_probabilities.topk(min(sampling.top_k or words, words), dim=1)
+    sums = (candidates / sampling.temperature).softmax(dim=1).cumsum(dim=1)
+    # Not beyond the last sum, which rounding may leave short of 1.
+    wanted = uniform.to(sums.device)[:, None] * sums[:, -1:]
+    places = torch.searchsorted(sums, wanted, right=True).clamp_(max=ids.shape[1] - 1)
+    return ids.gather(1, places)[:, 0]
+
+
+def _words(tokens: list[int], end: int) -> tuple[int, ...]:
+    return tuple(tokens[:-1] if tokens[-1] == end else tokens)
