@@ -149,7 +149,7 @@ def _gpu_advice(evidence: Evidence, findings: Findings) -> str:
         if _on_gpus(evidence):
             return _why_not_measured(evidence)[1]
         return "A GPU would be many times faster; the same config runs on one."
-    if network is not None and network.verdict == "yes":
+    if network is not None and network.reason == "large share":
         return "Look at the network first: much of the busy time is waiting in a collective."
     if found.verdict == "full":
         if _waits_long(findings):
