@@ -213,7 +213,8 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         words=_and(
             lambda case: (
                 "the bytes of an exchange need only "
-                f"{in_time(case.found.exchange_seconds or 0.0)}, so the workers must be waiting for something else"
+                f"{in_time(case.found.exchange_seconds or 0.0)}, so the "
+                "workers must be waiting for something else"
             )
         ),
         advice=_MEASURE_AGAIN,
