@@ -122,7 +122,8 @@ def _train(arguments: argparse.Namespace) -> None:
     from dragoman.training.start import train, train_on
 
     name = arguments.run or arguments.config.stem
-    with _watched(name, is_asked_for=arguments.watch), _notified(config, name):
+    is_first = read_world().rank == 0  # Of those that torchrun or Slurm started.
+    with _watched(name, is_asked_for=arguments.watch and is_first), _notified(config, name):
         stop = train_on(hosts, config, name) if hosts else train(config, name)
     if stop is not None:
         _attach_report(config, name)

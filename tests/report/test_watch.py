@@ -201,6 +201,7 @@ def test_the_page_is_for_this_machine_alone(tmp_path: Path) -> None:
 def test_the_page_lives_in_a_browser(tmp_path: Path) -> None:
     run = _running(tmp_path / "run")
     run.samples[-1]["translation"] = "<img src=x onerror=alert(1)>"
+    run.lines[-1]["loss"] = None  # As after a divergence.
     run.write()
     with _served(run.path) as served, Page(tmp_path / "profile") as page:
         page.visit(served.address, width=1180)
