@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers.gpus_and_steps import step_time
 from dragoman.report.answers.network_bottleneck import network_bottleneck
+from dragoman.report.answers.step_time import step_time
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.bottleneck import judge_network, measure_steps, steady_steps
