@@ -91,10 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_workers(train)
     train.add_argument(
         "--watch",
-        nargs="?",
-        const=0,
-        type=int,
-        metavar="PORT",
+        action="store_true",
         help="serve a live page of the run beside it, and print its address",
     )
     train.add_argument(

@@ -157,7 +157,8 @@ def _train(arguments: argparse.Namespace) -> None:
     from dragoman.training.start import train, train_on
 
     name = arguments.run or arguments.config.stem
-    with _watched(name, arguments.watch), _notified(config, name):
+    is_first = read_world().rank == 0  # Of those that torchrun or Slurm started.
+    with _watched(name, is_asked_for=arguments.watch and is_first), _notified(config, name):
         stop = train_on(hosts, config, name) if hosts else train(config, name)
     if stop is not None:
         _attach_report(config, name)
@@ -165,13 +166,10 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _watched(name: str, port: int | None) -> Iterator[None]:
+def _watched(name: str, *, is_asked_for: bool) -> Iterator[None]:
     """Serve the live page in a process of its own, which prints its address."""
-    if port is None:
-        yield
-        return
-    command = [sys.executable, "-m", "dragoman", "watch", name, "--wait", "--port", str(port)]
-    with _beside(command):
+    command = [sys.executable, "-m", "dragoman", "watch", name, "--wait"]
+    with _beside(command) if is_asked_for else nullcontext():
         yield
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers.gpus_and_steps import step_time
 from dragoman.report.answers.network_bottleneck import network_bottleneck
+from dragoman.report.answers.step_time import step_time
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.bottleneck import judge_network, measure_steps, steady_steps
@@ -63,7 +63,7 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     assert findings.latest_times is not None
     assert findings.latest_times.mean == pytest.approx(0.5)
     assert findings.network is not None
-    assert findings.network.verdict == "no"
+    assert findings.network.reason == "small share"
     assert findings.network.infinite_network_seconds == pytest.approx(0.5)
     # At 4 MB a second half a second brings 2 MB; the earlier steps had 4.
     assert findings.network.traffic[0].bytes_per_step == pytest.approx(2e6, rel=1e-3)
@@ -95,7 +95,7 @@ def test_a_life_without_steps_says_nothing_about_the_others(tmp_path: Path) -> N
     assert evidence.history.calibration.seconds_compute == pytest.approx(0.4)
     network = analyse(evidence).network
     assert network is not None
-    assert network.verdict == "yes"
+    assert network.reason == "large share"
 
 
 def test_the_network_by_hand(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_network_by_hand(tmp_path: Path) -> None:
     times = measure_steps(evidence.history.train)
     assert times is not None
     found = judge_network(evidence, times)
-    assert found.verdict == "yes"
+    assert found.reason == "large share"
     assert found.network_share == pytest.approx(0.5)
     assert found.infinite_network_seconds == pytest.approx(0.5)
     assert found.theory_seconds == pytest.approx(0.5 + 2 * 0.001)
@@ -122,26 +122,26 @@ def test_the_network_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exposed", "all_reduce", "verdict"),
+    ("exposed", "all_reduce", "reason"),
     [
-        (0.5, 0.5, "yes"),
-        (0.25, 0.5, "yes"),
-        (0.1, 0.5, "no"),
-        (0.2, 0.5, "unclear"),  # Between the thresholds.
-        (0.5, 0.1, "unclear"),  # The bytes do not explain the wait.
+        (0.5, 0.5, "large share"),
+        (0.25, 0.5, "large share"),
+        (0.1, 0.5, "small share"),
+        (0.2, 0.5, "middling share"),
+        (0.5, 0.1, "unexplained wait"),
     ],
 )
-def test_network_verdicts(tmp_path: Path, exposed: float, all_reduce: float, verdict: str) -> None:
+def test_network_reasons(tmp_path: Path, exposed: float, all_reduce: float, reason: str) -> None:
     run = pair_run(tmp_path, exposed=exposed, all_reduce=all_reduce)
     network = analyse(_load(run)).network
     assert network is not None
-    assert network.verdict == verdict
+    assert network.reason == reason
 
 
 def test_one_machine_has_no_network(tmp_path: Path) -> None:
     network = analyse(_load(calm_run(tmp_path))).network
     assert network is not None
-    assert network.verdict == "single machine"
+    assert network.reason == "single machine"
 
 
 def test_without_phase_times_nothing_is_claimed(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_without_phase_times_nothing_is_claimed(tmp_path: Path) -> None:
         line.pop("seconds_exposed_communication", None)
     network = analyse(_load(run)).network
     assert network is not None
-    assert network.verdict == "unclear"
+    assert network.reason == "waits not known"
 
 
 def test_waiting_for_a_slow_worker_is_not_the_network(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_waiting_for_a_slow_worker_is_not_the_network(tmp_path: Path) -> None:
     network = analyse(_load(run)).network
     assert network is not None
     assert network.network_seconds == pytest.approx(0.05)
-    assert network.verdict == "no"
+    assert network.reason == "small share"
     assert network.straggler is not None
     assert (network.straggler.worker, network.straggler.host) == (1, "beta")
     assert network.straggler.share_of_steps == 1.0

@@ -10,9 +10,12 @@ import pytest
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer
 from dragoman.report.answers.fully_trained import ROWS as TRAINED_ROWS
+from dragoman.report.answers.gpus_used import GPU_ROWS, GpuReason
 from dragoman.report.answers.is_overfitting import ROWS as OVERFITTING_ROWS
+from dragoman.report.answers.network_bottleneck import ROWS as NETWORK_ROWS
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
+from dragoman.report.findings.bottleneck import NetworkReason
 from dragoman.report.findings.convergence import ConvergenceReason
 from dragoman.report.findings.overfitting import OverfittingReason
 from dragoman.report.page.plots.canvas import WIDE, render_svg
@@ -393,7 +396,12 @@ def test_the_loss_of_every_set_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "reasons"),
-    [(TRAINED_ROWS, ConvergenceReason), (OVERFITTING_ROWS, OverfittingReason)],
+    [
+        (TRAINED_ROWS, ConvergenceReason),
+        (OVERFITTING_ROWS, OverfittingReason),
+        (NETWORK_ROWS, NetworkReason),
+        (GPU_ROWS, GpuReason),
+    ],
 )
 def test_every_reason_has_a_row(rows: Mapping[str, object], reasons: object) -> None:
     assert set(rows) == set(get_args(reasons))

@@ -104,7 +104,8 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"run", "history", "artifact"} <= kinds
 
 
-def test_trackio(tmp_path: Path) -> None:
+def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # Read when it is imported.
     pytest.importorskip("trackio")
     from trackio.sqlite_storage import SQLiteStorage
 

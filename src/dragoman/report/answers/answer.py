@@ -48,6 +48,7 @@ class Row(Generic[Case]):
     note: str | Callable[[Case], str]
     words: str | Callable[[Case], str]
     advice: str | Callable[[Case], str]
+    headline: str | Callable[[Case], str] = ""  # The verdict, if none is given.
 
     def answer(
         self,
@@ -62,7 +63,7 @@ class Row(Generic[Case]):
             id=identity,
             question=question,
             verdict=self.verdict,
-            headline=self.verdict.capitalize(),
+            headline=_in_case(self.headline, case) or self.verdict.capitalize(),
             tone=_in_case(self.tone, case),
             note=_in_case(self.note, case),
             answer=_in_case(self.words, case),

@@ -285,28 +285,31 @@ class _MachineNow:
     def __init__(self, path: Path) -> None:
         # What happened before is in the report; the page shows what happens now.
         self._tail = Tail(path, max(0, _size(path) - (1 << 14)))
-        self._before: MachineSample | None = None
-        self._latest: MachineSample | None = None
+        self._samples: deque[MachineSample] = deque(maxlen=2)
 
     @property
     def has_sample(self) -> bool:
-        return self._latest is not None
+        """Whether anything is known of the machine."""
+        return bool(self._samples)
 
     @property
     def time(self) -> float:
-        return self._latest.time if self._latest else 0.0
+        """Of the last sample."""
+        return self._samples[-1].time if self._samples else 0.0
 
     def read(self) -> None:
-        for line in self._tail.lines():
-            if "cpu_percent" in line:
-                self._before, self._latest = self._latest, parse_leniently(MachineSample, line)
+        """Take in the samples that were added; of many, the last two say all."""
+        lines = (line for line in self._tail.lines() if "cpu_percent" in line)
+        for line in deque(lines, maxlen=2):
+            self._samples.append(parse_leniently(MachineSample, line))
 
     def state(self, host: str, now: float) -> dict[str, Any]:
-        assert self._latest is not None
-        silent = now - self._latest.time
+        """What the machine does now, and since when nothing was heard of it."""
+        before = self._samples[0] if len(self._samples) == 2 else None
+        silent = now - self.time
         return {
             "host": host,
-            "scalars": machine_scalars(self._before, self._latest),
+            "scalars": machine_scalars(before, self._samples[-1]),
             "silent": in_time(silent) if silent > 30 else None,
         }
 
