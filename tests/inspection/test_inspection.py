@@ -257,3 +257,6 @@ def test_inspect_and_prepare_leave_the_page_beside_the_manifest(tmp_path: Path) 
     assert "WARNING: 240 of" in prepared.stdout
     assert (tmp_path / "prepared/manifest.json").is_file()
     assert (tmp_path / "prepared/inspect.json").read_text() == before
+    again = run_dragoman("prepare", "config.toml", "--processes", "2", cwd=tmp_path)
+    assert "nothing to do" in again.stderr
+    assert "inspecting" not in again.stderr
