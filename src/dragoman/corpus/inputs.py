@@ -7,6 +7,7 @@ from hashlib import sha256 as hash_bytes
 from pathlib import Path
 
 from dragoman.config import Config, corpus_names, is_mix
+from dragoman.corpus.clean import OPTIONAL_FILTERS
 from dragoman.corpus.manifest import FORMAT
 from dragoman.corpus.subwords import Subwords, load_subwords
 from dragoman.corpus.suspects import is_telling, key_of
@@ -110,13 +111,15 @@ def fingerprint_of(config: Config, inputs: Inputs) -> str:
     # Where files lie does not matter, only what is in them.
     elsewhere = {"folder", "train", "validation", "test", "model", "source_model", "target_model"}
     elsewhere |= {"from_run", "temperature"}  # Weights are for training.
+    # Corpora that were prepared before these filters came stay up to date without them.
+    later = set(OPTIONAL_FILTERS.values())
     identity = {
         "format": FORMAT,
         "settings": {
             name: value
             for section in (config.corpus, config.cleaning, config.vocabulary)
             for name, value in asdict(section).items()
-            if name not in elsewhere
+            if name not in elsewhere and (value or name not in later)
         },
         "sets": {
             kind: {name: len(texts) for name, texts in named.items()}
