@@ -10,7 +10,7 @@ from dragoman.config import Config, corpus_names, is_mix
 from dragoman.corpus.clean import OPTIONAL_FILTERS
 from dragoman.corpus.manifest import FORMAT
 from dragoman.corpus.subwords import Subwords, load_subwords
-from dragoman.corpus.suspects import is_telling, key_of
+from dragoman.corpus.suspects import telling_key
 from dragoman.corpus.text import TextFiles, read_pairs, resolve_files
 from dragoman.errors import UserError
 from dragoman.files import sha256
@@ -102,7 +102,8 @@ def set_sentences(inputs: Inputs) -> tuple[dict[int, str], dict[int, str]]:
         for name, texts in named.items():
             for chunk in (one for text in texts for one in read_pairs(text, LINES_AT_ONCE)):
                 for known, lines in zip(sides, chunk, strict=True):
-                    known |= {key_of(line): f"{kind}.{name}" for line in lines if is_telling(line)}
+                    keys = (telling_key(line) for line in lines)
+                    known |= {key: f"{kind}.{name}" for key in keys if key is not None}
     return sides
 
 
