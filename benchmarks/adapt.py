@@ -62,13 +62,17 @@ def main() -> None:
         name: train(config, folder / name, folder)
         for name, config in (("child", child), ("scratch", scratch))
     }
+    runs = {"parent": parent.path} | {name: folder / name for name in minutes}
+    scores = {
+        name: [bleu(path, domain, arguments.beam) for domain in domains]
+        for name, path in runs.items()
+    }
+    dragoman(["report", str(folder / "child")])
     print("\n| model | BLEU, new | BLEU, old | minutes |")
     print("|---|---|---|---|")
-    for name, path in (("parent", parent.path), *((one, folder / one) for one in minutes)):
-        scores = " | ".join(f"{bleu(path, domain, arguments.beam):.2f}" for domain in domains)
+    for name, (new, old) in scores.items():
         spent = f"{minutes[name]:.1f}" if name in minutes else ""
-        print(f"| {name} | {scores} | {spent} |")
-    dragoman(["report", str(folder / "child")])
+        print(f"| {name} | {new:.2f} | {old:.2f} | {spent} |")
     answers = json.loads((folder / "child/report/report.json").read_text())
     for answer in answers:
         if answer["id"] in ("gained", "forgotten"):

@@ -94,12 +94,16 @@ def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
     _refuse_processes(arguments.processes)
 
-    from dragoman.corpus.prepare import prepare
+    from dragoman.corpus.manifest import MANIFEST
+    from dragoman.corpus.prepare import INSPECTED, prepare
     from dragoman.corpus.summary import summarize
 
     old = _old_run(config)
     print(summarize(prepare(config, arguments.processes, old)))
-    _write_inspection(config, arguments.processes, old)
+    manifest, page = (Path(config.corpus.folder) / name for name in (MANIFEST, INSPECTED[0]))
+    # Of a corpus that was there already, so was the page.
+    if not page.exists() or page.stat().st_mtime < manifest.stat().st_mtime:
+        _write_inspection(config, arguments.processes, old)
 
 
 def _refuse_processes(processes: int | None) -> None:

@@ -385,6 +385,13 @@ class TrainingSettings:
     label_smoothing: float = setting(
         0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
     )
+    subword_dropout: float = setting(
+        0.0,
+        "Cut words anew in every epoch, leaving out this share of BPE's merges, for small corpora; "
+        "0.1 is usual. Packing rows then takes several times as long.",
+        minimum=0,
+        maximum=0.5,
+    )
     precision: Precision = setting(
         "float32", "Of the arithmetic; weights and moments are always float32."
     )

@@ -237,7 +237,7 @@ def test_corpora_are_kept_apart_and_tags_are_tokens(tmp_path: Path) -> None:
         ("<2de>", german),
         ("<2en>", english),
     ]
-    mixed = make_stream(config, corpus, begin=BEGIN)
+    mixed = make_stream(config, corpus)
     assert isinstance(mixed, MixedStream)
     assert mixed.stages[0].shares[1] == pytest.approx(2 / 3, abs=0.02)
     sample = corpus.train_sample(60)
@@ -276,7 +276,7 @@ def test_texts_without_weights_are_shuffled_together_as_ever(tmp_path: Path) -> 
     manifest = prepare(config, processes=1)
     assert manifest.corpora is None
     corpus = PreparedCorpus(tmp_path / "prepared")
-    assert isinstance(make_stream(config, corpus, begin=BEGIN), RowStream)
+    assert isinstance(make_stream(config, corpus), RowStream)
     assert np.array_equal(
         corpus.train_sample(50).target.tokens, corpus.train.lines(0, 50).target.tokens
     )

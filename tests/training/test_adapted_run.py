@@ -18,7 +18,15 @@ from dragoman.inference.parent import find_old_run, find_parent
 from dragoman.report.comparison.comparison_page import compare_runs
 from dragoman.report.page.report_page import write_report
 from dragoman.training.start import train
-from support import SMALL, assert_same_end, metrics, number_pairs, refusal, write_lines
+from support import (
+    SMALL,
+    assert_same_end,
+    metrics,
+    number_pairs,
+    refusal,
+    run_dragoman,
+    write_lines,
+)
 
 PARENT = """\
 [corpus]
@@ -59,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source, target = number_pairs(first, count)
         write_lines(folder / f"{name}.en", source)
         write_lines(folder / f"{name}.de", [" ".join([line] * times) for line in target])
-    parent = configured(folder, "parent", PARENT, "training.steps=96")
+    parent = configured(folder, "parent", PARENT, "training.steps=60")
     prepare(parent, processes=1)
     train(parent, str(folder / "runs/general"))
     child = configured(folder, "child", CHILD, "training.steps=36")
@@ -145,6 +153,23 @@ def test_an_adapted_run_goes_on_bit_for_bit_without_its_parent(
         for run in (folder / "runs/child", copied / "runs/again")
     ]
     assert gains[1][-2:] == gains[0][-2:], "also after a resume they are compared with the start"
+
+
+@pytest.mark.slow
+def test_two_workers_start_from_the_same_weights_as_one(folder: Path) -> None:
+    still = [f"model.{name}=0" for name in ("dropout", "attention_dropout", "relu_dropout")]
+    losses = []
+    for workers in ("1", "2"):
+        run = folder / f"runs/workers-{workers}"
+        command = ["train", folder / "child.toml", "--run", run, "--workers", workers]
+        trained = run_dragoman(*command, *FAST, *still, "training.steps=6", cwd=folder)
+        assert trained.returncode == 0, trained.stderr
+        lines = [*metrics(run, "eval"), *metrics(run, "train")]
+        losses.append([(line["step"], line["loss"]) for line in lines])
+    assert losses[0][0][0] == losses[1][0][0] == 0
+    assert [loss for _, loss in losses[1]] == pytest.approx(
+        [loss for _, loss in losses[0]], rel=1e-4
+    )
 
 
 def test_frozen_embeddings_stay_as_they_were(folder: Path) -> None:
@@ -237,10 +262,10 @@ def test_a_run_that_cannot_give_its_vocabulary_is_named(
 
 def test_a_checkpoint_or_an_average_can_be_started_from(folder: Path) -> None:
     run = folder / "runs/general"
-    one = configured(folder, "one", CHILD, f"training.start_from={run}/checkpoints/step-00000096")
-    assert find_parent(one).checkpoints == ["step-00000096"]
+    one = configured(folder, "one", CHILD, f"training.start_from={run}/checkpoints/step-00000060")
+    assert find_parent(one).checkpoints == ["step-00000060"]
     three = configured(folder, "three", CHILD, "training.start_from_average=3")
-    assert find_parent(three).checkpoints == ["step-00000072", "step-00000084", "step-00000096"]
+    assert find_parent(three).checkpoints == ["step-00000036", "step-00000048", "step-00000060"]
 
 
 def test_a_gain_is_sure_where_every_sentence_is_better() -> None:

@@ -18,9 +18,9 @@ from dragoman.corpus.languages import PairLanguages
 from dragoman.corpus.suspects import (
     has_markup,
     is_mojibake,
-    is_telling,
-    key_of,
+    near_key,
     numbers_differ,
+    telling_key,
 )
 from dragoman.corpus.text import RawChunk, decode, normalize
 
@@ -163,7 +163,7 @@ def clean_chunk(chunk: RawChunk, cleaning: Cleaning) -> CleanChunk:
         pair = source_bytes + b"\n" + target_bytes + chunk.files.tag.encode()
         digests.append(hashlib.blake2b(pair, digest_size=8).digest())
         if settings.drop_near_duplicates:
-            near.append(near_key(source, target, digests[-1]))
+            near.append(near_key(telling_key(source), telling_key(target), digests[-1]))
     return CleanChunk(
         source=b"".join(line + b"\n" for line in kept_sources),
         target=b"".join(line + b"\n" for line in kept_targets),
@@ -188,13 +188,6 @@ def _shifted(
     return out_of_step(*lengths)
 
 
-def near_key(source: str, target: str, exact: bytes) -> int:
-    """A number that nearly equal pairs share; short ones are only equal to themselves."""
-    if not (is_telling(source) and is_telling(target)):
-        return int.from_bytes(exact, "little")
-    return (3 * key_of(source) + key_of(target)) % 2**64
-
-
 class _Judge:
     """The filters that are off unless asked for."""
 
@@ -207,7 +200,7 @@ class _Judge:
     def reason(self, source: str, target: str) -> str | None:
         """Name the first of them that catches a pair."""
         settings, sides = self._settings, (source, target)
-        if self._set_keys and any(is_telling(s) and key_of(s) in self._set_keys for s in sides):
+        if self._set_keys and not self._set_keys.isdisjoint(map(telling_key, sides)):
             return "leaked"
         if settings.drop_mojibake and any(map(is_mojibake, sides)):
             return "mojibake"

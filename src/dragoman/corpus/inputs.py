@@ -7,9 +7,10 @@ from hashlib import sha256 as hash_bytes
 from pathlib import Path
 
 from dragoman.config import Config, corpus_names, is_mix
+from dragoman.corpus.clean import OPTIONAL_FILTERS
 from dragoman.corpus.manifest import FORMAT
 from dragoman.corpus.subwords import Subwords, load_subwords
-from dragoman.corpus.suspects import is_telling, key_of
+from dragoman.corpus.suspects import telling_key
 from dragoman.corpus.text import TextFiles, read_pairs, resolve_files
 from dragoman.errors import UserError
 from dragoman.files import sha256
@@ -101,7 +102,8 @@ def set_sentences(inputs: Inputs) -> tuple[dict[int, str], dict[int, str]]:
         for name, texts in named.items():
             for chunk in (one for text in texts for one in read_pairs(text, LINES_AT_ONCE)):
                 for known, lines in zip(sides, chunk, strict=True):
-                    known |= {key_of(line): f"{kind}.{name}" for line in lines if is_telling(line)}
+                    keys = (telling_key(line) for line in lines)
+                    known |= {key: f"{kind}.{name}" for key in keys if key is not None}
     return sides
 
 
@@ -110,13 +112,15 @@ def fingerprint_of(config: Config, inputs: Inputs) -> str:
     # Where files lie does not matter, only what is in them.
     elsewhere = {"folder", "train", "validation", "test", "model", "source_model", "target_model"}
     elsewhere |= {"from_run", "temperature"}  # Weights are for training.
+    # Corpora that were prepared before these filters came stay up to date without them.
+    later = set(OPTIONAL_FILTERS.values())
     identity = {
         "format": FORMAT,
         "settings": {
             name: value
             for section in (config.corpus, config.cleaning, config.vocabulary)
             for name, value in asdict(section).items()
-            if name not in elsewhere
+            if name not in elsewhere and (value or name not in later)
         },
         "sets": {
             kind: {name: len(texts) for name, texts in named.items()}

@@ -190,6 +190,9 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
         parts = manifest.corpora.values()
         if sum(one.pairs for one in parts) != manifest.pairs.prepared:
             yield "corpora do not add up to pairs.prepared"
+        for side in SIDES:
+            if sum(getattr(one, side) for one in parts) != manifest.tokens.get(side):
+                yield f"corpora do not add up to tokens.{side}"
     if manifest.old and manifest.old.sets.keys() != manifest.old.tags.keys():
         yield "old.tags are not those of old.sets"
     for kind in SET_KINDS:

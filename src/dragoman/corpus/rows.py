@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.corpus.order import keyed_permutation
+from dragoman.corpus.order import keyed_permutation, keyed_seed
 from dragoman.corpus.store import PairTokens, SideTokens, concatenate
+from dragoman.corpus.subword_dropout import SubwordDropout
 from dragoman.records import CorpusStep
 
 PAIRS_PER_BLOCK = 512  # Small reads stay sequential on disk...
@@ -100,13 +101,20 @@ class RowStream:
     """Cuts a corpus into steps, forever."""
 
     def __init__(
-        self, pairs: PairTokens, row_tokens: int, rows_per_step: int, begin: int, seed: int
+        self,
+        pairs: PairTokens,
+        row_tokens: int,
+        rows_per_step: int,
+        begin: int,
+        seed: int,
+        dropout: SubwordDropout | None = None,
     ):
         self.pairs = pairs
         self.row_tokens = row_tokens
         self.rows_per_step = rows_per_step
         self.begin = begin
         self.seed = seed
+        self.dropout = dropout
         self.blocks = -(-len(pairs) // PAIRS_PER_BLOCK)
         self.windows = -(-self.blocks // BLOCKS_PER_WINDOW)
 
@@ -132,6 +140,8 @@ class RowStream:
         starts = (PAIRS_PER_BLOCK * blocks).tolist()
         parts = [self.pairs.lines(start, start + PAIRS_PER_BLOCK) for start in starts]
         pairs = concatenate(parts)
+        if self.dropout:
+            pairs = self.dropout.cut(pairs, keyed_seed(self.seed, epoch, 3, window))
         mixed = keyed_permutation(len(pairs), self.seed, epoch, 1, window)
         rows = pack(pairs.take(mixed), self.row_tokens, self.begin)
         return rows.take(keyed_permutation(len(rows), self.seed, epoch, 2, window))

@@ -39,6 +39,19 @@ class Subwords:
             return [[token, *line] for line in encoded]
         return encoded
 
+    def sample(self, lines: Sequence[Sequence[int]], dropout: float, seed: int) -> list[list[int]]:
+        """Cut lines of token ids anew, leaving out merges at random; the seed decides which."""
+        sentencepiece.set_random_generator_seed(seed % 2**32)
+        plain: list[str] = self._processor.decode([list(line) for line in lines])
+        sampled: list[list[int]] = self._processor.encode(
+            plain, enable_sampling=True, alpha=dropout, nbest_size=-1, add_eos=True, num_threads=1
+        )
+        # A tag is no part of the text.
+        return [
+            [first, *cut] if first != self.end and self._processor.is_control(first) else cut
+            for (first, *_), cut in zip(lines, sampled, strict=True)
+        ]
+
     def tag(self, tag: str) -> int | None:
         """The token of a tag, which no text is ever cut into; None if there is none."""
         token: int = self._processor.piece_to_id(tag)

@@ -90,6 +90,14 @@ def key_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(plain.encode(), digest_size=8).digest(), "little")
 
 
-def is_telling(text: str) -> bool:
-    """Whether a sentence is long enough that meeting it twice means something."""
-    return len(text.split()) >= LEAST_WORDS or len(text) >= 12 * LEAST_WORDS
+def telling_key(text: str) -> int | None:
+    """The key of a sentence that is long enough for meeting it twice to mean something."""
+    is_telling = len(text) >= 12 * LEAST_WORDS or len(text.split()) >= LEAST_WORDS
+    return key_of(text) if is_telling else None
+
+
+def near_key(source: int | None, target: int | None, exact: bytes) -> int:
+    """A number that nearly equal pairs share; short ones are equal to themselves alone."""
+    if source is None or target is None:
+        return int.from_bytes(exact, "little")
+    return (3 * source + target) % 2**64

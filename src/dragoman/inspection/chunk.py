@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.alignment import out_of_step
-from dragoman.corpus.clean import near_key
 from dragoman.corpus.languages import PairLanguages
 from dragoman.corpus.suspects import (
     has_markup,
     is_copied,
     is_mojibake,
-    is_telling,
-    key_of,
+    near_key,
     numbers_differ,
+    telling_key,
 )
 from dragoman.corpus.text import RawChunk, decode, normalize
 
@@ -99,11 +98,12 @@ def inspect_chunk(chunk: RawChunk, watched: Watched) -> ChunkFound:
         if not shifted[place] and numbers_differ(source, target):
             found.add("numbers_differ", "both", place)
         _look_at_sides(found, place, source, target)
-        _look_for_leaks(found, place, (source, target), watched)
+        keys = telling_key(source), telling_key(target)
+        _look_for_leaks(found, place, keys, watched)
         digest = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
         found.filled.append(place)
         exact.append(int.from_bytes(digest, "little"))
-        near.append(near_key(source, target, digest))
+        near.append(near_key(*keys, digest))
         if zlib.crc32(b"%d" % (chunk.first_line + place)) < watched.share * 2**32:
             # A copy is one thing that is wrong, not two.
             _look_at_languages(found, place, (source, target), None if copied else languages)
@@ -121,14 +121,13 @@ def _look_at_sides(found: ChunkFound, place: int, source: str, target: str) -> N
 
 
 def _look_for_leaks(
-    found: ChunkFound, place: int, sides: tuple[str, str], watched: Watched
+    found: ChunkFound, place: int, keys: tuple[int | None, int | None], watched: Watched
 ) -> None:
-    if not any(watched.set_keys):
-        return
-    leaked = []
-    for number, (line, known) in enumerate(zip(sides, watched.set_keys, strict=True)):
-        if is_telling(line) and (key := key_of(line)) in known:
-            leaked.append((number, key))
+    leaked = [
+        (number, key)
+        for number, (key, known) in enumerate(zip(keys, watched.set_keys, strict=True))
+        if key is not None and key in known
+    ]
     if leaked:
         found.leaked += leaked
         side = "both" if len(leaked) == 2 else ("source", "target")[leaked[0][0]]

@@ -35,7 +35,7 @@ def summary(found: Inspection) -> list[str]:
                 "(cleaning.drop_leaked = true drops them)"
             )
     lines += [
-        f"{KINDS[one.id].title.lower()} ({_side(one)}): {rate_words(one)}, about "
+        f"{KINDS[one.id].title} ({_side(one)}): {rate_words(one)}, about "
         f"{one.count:,} pairs; {one.setting} = true drops them"
         for one in found.findings
         if one.id != "leaked"

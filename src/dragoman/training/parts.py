@@ -14,7 +14,8 @@ from dragoman.contradictions import refuse_idle_workers
 from dragoman.corpus.mix import MixedStream, plan_stages, slots_of
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import RowStream
-from dragoman.corpus.store import PreparedCorpus
+from dragoman.corpus.store import PairTokens, PreparedCorpus
+from dragoman.corpus.subword_dropout import SubwordDropout
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
@@ -50,23 +51,28 @@ def make_parts(config: Config, workers: Workers) -> Parts:
     model.to(workers.device)
     batches = config.batches
     refuse_idle_workers(batches, workers.count)
-    stream = make_stream(config, corpus, target.begin)
+    stream = make_stream(config, corpus)
     return Parts(corpus, model, make_step(config, model, workers), stream)
 
 
-def make_stream(config: Config, corpus: PreparedCorpus, begin: int) -> RowStream | MixedStream:
+def make_stream(config: Config, corpus: PreparedCorpus) -> RowStream | MixedStream:
     """The steps' rows: of all text shuffled together, or of a mix of corpora."""
-    width, rows, seed = (
-        config.batches.row_tokens,
-        config.batches.rows_per_step,
-        config.training.seed,
-    )
+    seed, rows = config.training.seed, config.batches.rows_per_step
+    source, target = corpus.subwords()
+    dropout = None
+    if config.training.subword_dropout:
+        share, width = config.training.subword_dropout, config.batches.row_tokens
+        dropout = SubwordDropout((source, target), share, width)
+
+    def stream(pairs: PairTokens, seed: int) -> RowStream:
+        return RowStream(pairs, config.batches.row_tokens, rows, target.begin, seed, dropout)
+
     if not is_mix(config):
-        return RowStream(corpus.train, width, rows, begin, seed)
+        return stream(corpus.train, seed)
     parts = corpus.train_parts()
+    # Corpora of one size would be walked in the same order.
     streams = {
-        # Corpora of one size would be walked in the same order.
-        name: RowStream(pairs, width, rows, begin, keyed_seed(seed, place))
+        name: stream(pairs, keyed_seed(seed, place))
         for place, (name, pairs) in enumerate(parts.items())
     }
     stages = plan_stages(config, [slots_of(pairs) for pairs in parts.values()])

@@ -105,6 +105,8 @@ def _verdict_of(change: Change, good: str, bad: str) -> tuple[str, Tone]:
 
 def _words(change: Change) -> str:
     direction = "rose" if change.gain >= 0 else "fell"
+    if abs(change.gain) < 0.005:
+        return f"BLEU stayed at {change.bleu:.2f}"
     return (
         f"BLEU {direction} by {abs(change.gain):.2f} (95% {change.low:+.2f} to "
         f"{change.high:+.2f}), from {change.bleu_before:.2f} to {change.bleu:.2f}"
