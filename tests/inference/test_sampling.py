@@ -84,7 +84,7 @@ def test_scores_are_the_models_own(translator: Translator) -> None:
     source = torch.tensor(sentences)
     ones, longest = torch.ones_like(source), 12
     options = SampleOptions(WARM, 6, 0.6, text.target.begin, text.target.end)
-    [drawn] = sample(model, sentences, source, ones, [longest], options)
+    [drawn] = sample(model, sentences, [longest], options)
     encoded = model.encode(source, torch.arange(source.shape[1])[None], ones)
     for one in drawn:
         end = [text.target.end] if len(one.tokens) < longest else []
