@@ -14,13 +14,13 @@ from urllib.error import URLError
 import pytest
 import torch
 from libretranslatepy import LibreTranslateAPI
-from serve.test_app import metric
 
 from dragoman.cli import main
 from dragoman.inference.load import load_trained
 from dragoman.runs.folder import RunFolder
 from dragoman.serve import command
 from served.serving import get, in_background, post
+from served.test_app import metric
 from support import dragoman_command, number_pairs, refusal, wait_until
 
 LINES = number_pairs(70_000, 30)[0]

@@ -77,7 +77,8 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
 
 
 def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
-    if request.library != "ctranslate2" and (tags := tags_of(load_saved_config(run.config).corpus)):
+    tags = [tag for tag in tags_of(load_saved_config(run.config).corpus) if tag]
+    if tags and request.library != "ctranslate2":
         raise UserError(
             f"--to {request.library}: the model knows the tags {', '.join(tags)}, which only "
             "exports to ctranslate2 keep"
