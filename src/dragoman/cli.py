@@ -394,7 +394,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _serve(arguments: argparse.Namespace) -> None:
     from dragoman.serve.command import ServeRequest, serve
 
-    given = vars(arguments) | {"run": "", "average": None}
+    given = vars(arguments) | {"run": "", "average": None, "blend": None}
     names = [field.name for field in fields(ServeRequest) if field.name != "choice"]
     choice = _choice(argparse.Namespace(**given))
     serve(ServeRequest(choice=choice, **{name: given[name] for name in names}))
