@@ -8,7 +8,6 @@ from torch import Tensor
 from dragoman.config import ModelSettings
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PairTokens, pack_lines
-from dragoman.inference.evaluate import rows_to_device
 from dragoman.model.transformer import RowTensors, Transformer, count_parameters, sinusoids
 
 WORDS = 50
@@ -33,7 +32,7 @@ def random_lines(count: int, longest: int, seed: int) -> list[list[int]]:
 
 def to_rows(sources: list[list[int]], targets: list[list[int]], width: int) -> RowTensors:
     pairs = PairTokens(pack_lines(sources, "uint16"), pack_lines(targets, "uint16"))
-    return rows_to_device(pack(pairs, width, begin=1), torch.device("cpu"))
+    return RowTensors.copy_to(torch.device("cpu"), pack(pairs, width, begin=1).arrays())
 
 
 def hidden_states(model: Transformer, rows: RowTensors) -> Tensor:

@@ -61,11 +61,6 @@ def evaluation_rows(name: str, pairs: PairTokens, row_tokens: int, begin: int) -
     return pack(pairs, width, begin)
 
 
-def rows_to_device(rows: Rows, device: torch.device) -> RowTensors:
-    """Copy packed rows to a device."""
-    return RowTensors(*(torch.from_numpy(array).to(device) for array in rows.arrays()))
-
-
 @torch.inference_mode()
 def mean_loss(
     model: Transformer,
@@ -81,7 +76,7 @@ def mean_loss(
     sums = torch.zeros(2, dtype=torch.float64, device=workers.device)
     step = max(1, SLOTS_AT_ONCE[workers.device.type] // rows.target.shape[1])
     for start in range(0, len(mine), step):
-        part = rows_to_device(mine[start : start + step], workers.device)
+        part = RowTensors.copy_to(workers.device, mine[start : start + step].arrays())
         with arithmetic(), kernels_for_any_shape():
             sums += torch.stack(model(part, label_smoothing))
     model.train(was_training)

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.config import ModelSettings, ModelShape, shape_of
@@ -30,6 +32,11 @@ class RowTensors(NamedTuple):
     target: Tensor
     target_segments: Tensor
     target_positions: Tensor
+
+    @classmethod
+    def copy_to(cls, device: torch.device, arrays: Iterable[NDArray[np.integer]]) -> "RowTensors":
+        """Copy packed rows, in the order of the fields, to a device."""
+        return cls(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
 class Transformer(nn.Module):

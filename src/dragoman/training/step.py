@@ -15,7 +15,6 @@ from dragoman.cluster.sync import AllReduce, Exchange, GradientSync
 from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import StepRows
-from dragoman.inference.evaluate import rows_to_device
 from dragoman.model.precision import arithmetic
 from dragoman.model.transformer import RowTensors, Transformer
 from dragoman.training.capacity import full_rows
@@ -193,7 +192,7 @@ class PlainStep:
     def _micro_batches(self, batch: StepRows) -> list[RowTensors]:
         size = self._rows_per_device
         return [
-            rows_to_device(batch.rows[start : start + size], self._workers.device)
+            RowTensors.copy_to(self._workers.device, batch.rows[start : start + size].arrays())
             for start in range(0, len(batch.rows), size)
         ]
 
