@@ -7,6 +7,7 @@ from dragoman.config import ModelSettings
 from dragoman.inference.beam_search import BeamSearch, beam_search
 from dragoman.inference.hypotheses import Hypothesis, SearchOptions
 from dragoman.inference.room import Room
+from dragoman.model.decoding import DecoderState, PlainKernels
 from dragoman.model.transformer import Transformer
 from model.fused_reference import DEVICE, IS_INTERPRETED
 
@@ -136,6 +137,30 @@ def test_waiting_for_a_slot_changes_no_hypothesis(
     options = SearchOptions(beam, 2, 0.6, BEGIN, END)
     together = beam_search(model, source, longest, options)
     assert_same(together, beam_search(model, source, longest, options, slots))
+
+
+def test_a_search_that_was_broken_off_leaves_nothing_behind(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, longest = sentences([5, 2, 8, 6]), [12] * 4
+    options = SearchOptions(3, 2, 0.6, BEGIN, END)
+    expected = beam_search(model, source, longest, options)
+    room = Room(slots=2, sentences=4, source_tokens=30, longest=12)
+    search = BeamSearch(model, options, room, is_recorded=False)
+    steps = 0
+
+    def break_off(self: PlainKernels, state: DecoderState) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            raise KeyboardInterrupt
+        begin_step(self, state)
+
+    begin_step = PlainKernels.begin_step
+    monkeypatch.setattr(PlainKernels, "begin_step", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        search.search(source, longest)
+    assert_same(expected, search.search(source, longest))
 
 
 @pytest.fixture(params=["a GPU", "Triton's interpreter"])

@@ -202,13 +202,15 @@ class _Slots:
         return len(self._sentences)
 
     def begin(self, memory: Tensor, lengths: Sequence[int], limits: Sequence[int]) -> None:
-        """Take sentences, encoded end to end; every slot is free."""
+        """Take sentences, encoded end to end; no slot has one, even if a search was broken off."""
         starts = list(accumulate(lengths, initial=0))[:-1]
         table = torch.tensor([starts, lengths, limits])
         self._state.memory[: len(memory)] = memory
         self._table[:, : len(lengths)] = table.to(memory.device)
         self._count.fill_(len(lengths))
         self._next.zero_()
+        self._sentences.fill_(self._nobody)
+        self._state.positions.zero_()
         self.hypotheses.counts.zero_()
 
     def admit(self) -> None:

@@ -17,7 +17,7 @@ def kernels_for_any_shape() -> Iterator[None]:
 
     Training has one shape; sentences of all lengths have many.
     """
-    was_on = torch.backends.cuda.cudnn_sdp_enabled()
+    was_on = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield

@@ -145,28 +145,23 @@ def decoder_step(
     branch = None
     for layer in range(weights.shape.decoder_layers):
         name = f"decoder.{layer}"
-        normed = kernels.add_norm(stream, branch, _norm(weights, f"{name}.attention_norm"))
+        normed = kernels.add_norm(stream, branch, _both(weights, f"{name}.attention_norm"))
         projected = F.linear(normed, weights[f"{name}.attention.query_key_value.weight"])
         attended = kernels.attend_earlier(projected, state, layer)
         branch = F.linear(attended, weights[f"{name}.attention.output.weight"])
-        normed = kernels.add_norm(stream, branch, _norm(weights, f"{name}.cross_norm"))
+        normed = kernels.add_norm(stream, branch, _both(weights, f"{name}.cross_norm"))
         query = F.linear(normed, weights[f"{name}.cross.query.weight"])
         attended = kernels.attend_source(query, state, layer)
         branch = F.linear(attended, weights[f"{name}.cross.output.weight"])
-        normed = kernels.add_norm(stream, branch, _norm(weights, f"{name}.feed_forward_norm"))
-        inner, outer = (_linear(weights, f"{name}.feed_forward.{side}") for side in _SIDES)
-        branch = F.linear(F.linear(normed, *inner).relu_(), *outer)
-    return F.linear(kernels.add_norm(stream, branch, _norm(weights, "decoder_norm")), embedding)
+        normed = kernels.add_norm(stream, branch, _both(weights, f"{name}.feed_forward_norm"))
+        inner = F.linear(normed, *_both(weights, f"{name}.feed_forward.inner")).relu_()
+        branch = F.linear(inner, *_both(weights, f"{name}.feed_forward.outer"))
+    return F.linear(kernels.add_norm(stream, branch, _both(weights, "decoder_norm")), embedding)
 
 
-_SIDES = "inner", "outer"
-
-
-def _linear(weights: DecoderWeights, name: str) -> tuple[Tensor, Tensor]:
+def _both(weights: DecoderWeights, name: str) -> tuple[Tensor, Tensor]:
+    """Weight and bias."""
     return weights[f"{name}.weight"], weights[f"{name}.bias"]
-
-
-_norm = _linear
 
 
 class PlainKernels:
