@@ -12,7 +12,7 @@ from pathlib import Path
 from demo_machines import demo_machines, lines_of, shared_cores, train
 from machines import Network
 
-CORES = {"hostA": 0.6, "hostB": 0.3}
+CORES = {"hostA": 0.4, "hostB": 0.2}
 STEPS, FIRST_COUNTED = 20, 4
 SETTINGS = [f"training.steps={STEPS}", "schedule.decay_steps=4", "schedule.warmup_steps=12"]
 SETTINGS += ["evaluation.every_steps=1_000", "batches.tokens_per_step=2048"]
