@@ -28,7 +28,9 @@ def main(rank: int, store: str, form: str) -> None:
     error = torch.zeros(SIZE) if form.startswith("int") else None
     means, total = [], torch.zeros(SIZE)
     for turn in range(ROUNDS):
-        mean, kept_back = exchange.start(vector_of(rank, turn), error).wait()
+        vector = vector_of(rank, turn)
+        mean, kept_back = exchange.start(vector, error).wait()
+        assert torch.equal(vector, vector_of(rank, turn)), "what was sent is still needed"
         error = error if kept_back is None else kept_back
         total += mean
         means.append(mean.tolist())

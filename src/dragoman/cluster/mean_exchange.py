@@ -185,7 +185,8 @@ class _Lane:
     def _add_up_inside(self, vector: Tensor) -> Tensor:
         if self._inside is None:
             return vector
-        host = self._to_host(vector)
+        # Gloo adds up in place, and what was sent is needed when the mean is home.
+        host = self._to_host(vector) if self._beside else vector.clone()
         distributed.reduce(host, self._leader, group=self._inside)
         return self._to_device(host)
 
