@@ -1,13 +1,12 @@
 """Sentences a second on the CPU: our decoder, CTranslate2 and Hugging Face, the same weights.
 
-    pip install -e '.[export]' transformers
+    pip install -e '.[export,transformers]'
     python benchmarks/translate.py RUN [--sentences 200] [--rounds 3]
 
 All translate the run's first test set (failing that, validation set) with the run's beam and
 length penalty, and patience 1, on all cores of one process, in the same batches. The weights go
-into a Hugging Face Pegasus, which is pre-norm with a table of positions as our model is; its biases
-in attention, which ours has not, are zero. Its logits are compared with ours before anything is
-timed. The decoders take turns, to share the noise.
+into a Hugging Face Pegasus, as `dragoman export --to transformers` writes them. Its logits are
+compared with ours before anything is timed. The decoders take turns, to share the noise.
 """
 
 import argparse
@@ -21,19 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from dragoman.config import TranslationSettings
+from dragoman.config import ModelSettings, TranslationSettings
 from dragoman.corpus.store import EvaluationSet, PreparedCorpus
 from dragoman.inference.beam_search import Hypothesis
 from dragoman.inference.ctranslate2_model import VERSION, load_translator, read_pieces, write_model
 from dragoman.inference.evaluate import score_text
 from dragoman.inference.export_folder import SUBWORDS
 from dragoman.inference.load import TrainedModel, load_trained
+from dragoman.inference.pegasus import pegasus_config, pegasus_weights
+from dragoman.inference.tokenizer_json import tokenizer_ids
 from dragoman.inference.translate import TextSides, Translator, longest_output, translate_text
-from dragoman.model.transformer import NORM_EPSILON, Transformer, sinusoids
+from dragoman.model.transformer import Transformer
 from dragoman.runs.folder import RunFolder, find_run
-from peers import named_by_hugging_face
 
 WARM_UP_SENTENCES = 20
 LARGEST_LOGIT_DIFFERENCE = 1e-3
@@ -56,7 +56,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # Hugging Face ends a sentence with as many hypotheses as the beam is wide.
         settings = replace(trained.config.translation, patience=1)
-        decoders = make_decoders(run, trained.translator, settings, Path(folder))
+        model = trained.config.model
+        decoders = make_decoders(run, trained.translator, model, settings, Path(folder))
         translations, rates = measure(decoders, source, arguments.rounds)
     import transformers
 
@@ -83,7 +84,11 @@ def test_set(trained: TrainedModel) -> EvaluationSet:
 
 
 def make_decoders(
-    run: RunFolder, ours: Translator, settings: TranslationSettings, folder: Path
+    run: RunFolder,
+    ours: Translator,
+    model: ModelSettings,
+    settings: TranslationSettings,
+    folder: Path,
 ) -> dict[str, Decoder]:
     text = ours.text
     decoders: dict[str, Decoder] = {"dragoman": partial(best_of, ours.translate, settings)}
@@ -96,7 +101,7 @@ def make_decoders(
         write_model(ours.model, pieces[0], pieces[1], text.max_tokens, quantization, exported)
         translate = load_translator(exported, text).translate
         decoders[f"CTranslate2 {quantization}"] = partial(best_of, translate, settings)
-    peer = make_pegasus(ours.model, text)
+    peer = make_pegasus(ours.model, model, text)
     compare_logits(ours.model, peer)
     decoders["Hugging Face generate"] = partial(generate, peer, text, settings)
     return decoders
@@ -123,69 +128,18 @@ def measure(
     return translations, rates
 
 
-def make_pegasus(model: Transformer, text: TextSides) -> Any:
-    """Our weights in a Hugging Face model; one more word stands for padding."""
+def make_pegasus(model: Transformer, settings: ModelSettings, text: TextSides) -> Any:
+    """Our weights in a Hugging Face model, as `dragoman export --to transformers` writes them."""
     from transformers import PegasusConfig, PegasusForConditionalGeneration
 
-    shape, embedding = model.shape, model.target_embedding.weight
-    assert model.source_embedding is model.target_embedding, "Pegasus has one vocabulary"
-    padding, positions = len(embedding), longest_output(text.max_tokens)
-    peer = PegasusForConditionalGeneration(
-        PegasusConfig(
-            vocab_size=padding + 1,
-            max_position_embeddings=positions,
-            **named_by_hugging_face(shape),
-            pad_token_id=padding,
-            bos_token_id=text.target.begin,
-            eos_token_id=text.target.end,
-            decoder_start_token_id=text.target.begin,
-            forced_eos_token_id=None,
-        )
-    ).eval()
-    with torch.no_grad():
-        for parameter in peer.parameters():
-            parameter.zero_()
-        peer.model.shared.weight[:padding] = embedding
-        peer.final_logits_bias[0, padding] = float("-inf")
-        table = sinusoids(torch.arange(positions), shape.d_model)
-        for side in (peer.model.encoder, peer.model.decoder):
-            side.embed_positions.weight.copy_(table)
-        for name, tensor in named_as_pegasus(model):
-            peer.model.get_parameter(name).copy_(tensor)
-    for module in peer.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = NORM_EPSILON
+    assert model.source_embedding is model.target_embedding, "two vocabularies cost it more"
+    ids, positions = tokenizer_ids(text.source, text.target, True), longest_output(text.max_tokens)
+    config = pegasus_config(model, settings, ids, positions)
+    peer = PegasusForConditionalGeneration(PegasusConfig(**config)).eval()
+    # What is missing there is shared with what is not.
+    loaded = peer.load_state_dict(pegasus_weights(model, ids, positions), strict=False)
+    assert not loaded.unexpected_keys, loaded.unexpected_keys
     return peer
-
-
-def named_as_pegasus(model: Transformer) -> list[tuple[str, Tensor]]:
-    """Our weights by Pegasus's names."""
-    named: list[tuple[str, Tensor]] = []
-
-    def put(name: str, module: Any) -> None:
-        named.extend((f"{name}.{kind}", value) for kind, value in module.named_parameters())
-
-    def put_parts(name: str, weight: Tensor, parts: str) -> None:
-        for part, value in zip(parts, weight.chunk(len(parts)), strict=True):
-            named.append((f"{name}.{part}_proj.weight", value))
-
-    for side in ("encoder", "decoder"):
-        put(f"{side}.layer_norm", getattr(model, f"{side}_norm"))
-        layers: Any = getattr(model, side)
-        for index, layer in enumerate(layers):
-            name = f"{side}.layers.{index}"
-            put(f"{name}.self_attn_layer_norm", layer.attention_norm)
-            put_parts(f"{name}.self_attn", layer.attention.query_key_value.weight, "qkv")
-            put(f"{name}.self_attn.out_proj", layer.attention.output)
-            put(f"{name}.final_layer_norm", layer.feed_forward_norm)
-            put(f"{name}.fc1", layer.feed_forward.inner)
-            put(f"{name}.fc2", layer.feed_forward.outer)
-            if side == "decoder":
-                put(f"{name}.encoder_attn_layer_norm", layer.cross_norm)
-                put(f"{name}.encoder_attn.q_proj", layer.cross.query)
-                put_parts(f"{name}.encoder_attn", layer.cross.key_value.weight, "kv")
-                put(f"{name}.encoder_attn.out_proj", layer.cross.output)
-    return named
 
 
 @torch.inference_mode()
