@@ -110,6 +110,8 @@ def test_senseless_requests_are_one_line(
                 [spelling_run, exported, "--source", "en"],
                 "--source and --target name the languages",
             ),
+            ([exported, "--checkpoint", "50"], "--checkpoint: "),
+            ([exported, "--precision", "bfloat16"], "is an export, whose weights are as they"),
             ([exported, tmp_path / "same"], "same: there is a model from en to de-AT already"),
         ):
             port_words = [] if "--port" in words else ["--port", "0"]
