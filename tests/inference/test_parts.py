@@ -49,7 +49,6 @@ def test_killed_and_started_again_twice_at_once(
     first.send_signal(signal.SIGKILL)
     first.wait()
     before = {path: path.stat() for path in folder.glob("part-*.txt")}
-    assert len(before) < 30, "too fast to be killed"
     both = [subprocess.Popen(command, **quiet) for _ in range(2)]  # type: ignore[call-overload]
     assert [process.wait(600) for process in both] == [0, 0]
     for path, earlier in before.items():

@@ -202,8 +202,9 @@ def test_a_full_queue_says_so_and_what_was_accepted_is_finished() -> None:
 def test_what_takes_too_long_is_given_up() -> None:
     gate = Gate()
     with serving(model("en", "de", gate), limits=replace(LIMITS, seconds=0.2)) as address:
-        status, answer = post(f"{address}/translate", ASKED)
-        assert (status, answer["error"]) == (504, "It was not translated within 0.2 seconds")
+        # On a busy machine a request may itself take so long to arrive.
+        late = (504, {"error": "It was not translated within 0.2 seconds"})
+        wait_until(lambda: post(f"{address}/translate", ASKED) == late)
         gate.may_go.set()
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), 60) as slow:
