@@ -245,6 +245,14 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-keys", type=Path, metavar="FILE", help="answer only those who send one of its lines"
     )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of another origin ask, such as https://example.org; * for all; may be "
+        "given several times",
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from http.client import HTTPConnection
 from urllib.parse import quote, urlencode
 from urllib.request import urlopen
 
@@ -170,6 +171,26 @@ def test_keys() -> None:
             assert post(f"{address}/translate", ASKED | {"api_key": key})[0] == status
         status, answer = post(f"{address}/translate", ASKED)
         assert (status, "contact the server operator" in answer["error"]) == (403, True)
+
+
+def test_pages_of_other_origins_ask_only_where_they_are_allowed(address: str) -> None:
+    ours, other = "https://ours.example", "https://other.example"
+    limits = replace(LIMITS, origins=(ours,))
+    with serving(model("en", "de"), limits=limits) as open_to_ours:
+        for where, origin, expected in (
+            (open_to_ours, ours, ours),
+            (open_to_ours, other, None),
+            (address, ours, None),
+        ):
+            before = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            for method, status in (("GET", 200), ("OPTIONS", 200 if expected else 400)):
+                host, port = where.removeprefix("http://").split(":")
+                connection = HTTPConnection(host, int(port), timeout=60)
+                connection.request(method, "/languages", headers=before)
+                answer = connection.getresponse()
+                assert answer.status == status
+                assert answer.getheader("Access-Control-Allow-Origin") == expected
+                connection.close()
 
 
 class Gate:
