@@ -34,7 +34,7 @@ from dragoman.inference.evaluate import (
 from dragoman.inference.export_folder import MODEL, find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
 from dragoman.inference.parts import PartsJob, PartsRequest, describe_input, translate_parts
-from dragoman.inference.sampling import Sampling
+from dragoman.inference.sampling import Sampling, sample_lines
 from dragoman.inference.translate import Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.checkpoint_index import WEIGHTS
@@ -130,7 +130,7 @@ def _own_decoder(choice: TrainedChoice, n_best: int, sampling: Sampling | None) 
     def translate(lines: Sequence[str]) -> list[list[Translation]]:
         with arithmetic(precision, translator.device):
             if sampling:
-                return translator.sample(lines, settings, n_best, sampling)
+                return sample_lines(translator, lines, settings, n_best, sampling)
             return translator.translate(lines, settings, n_best)
 
     weights = tuple(folder / name / WEIGHTS for name in trained.checkpoints)

@@ -9,11 +9,14 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from dragoman.config import TranslationSettings
 from dragoman.corpus.order import keyed_hash
 from dragoman.documents import item
 from dragoman.inference.beam_search import Hypothesis
+from dragoman.inference.translate import Translation, Translator, longest_output, translate_text
 from dragoman.model.transformer import Transformer
 
 
@@ -37,29 +40,45 @@ class SampleOptions:
     end: int
 
 
+def sample_lines(
+    translator: Translator,
+    lines: Sequence[str],
+    settings: TranslationSettings,
+    count: int,
+    sampling: Sampling,
+) -> list[list[Translation]]:
+    """Draw `count` translations of each line; the same line gets the same ones anywhere."""
+    target = translator.text.target
+    options = SampleOptions(sampling, count, settings.length_penalty, target.begin, target.end)
+
+    def draw(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+        longest = [longest_output(len(sentence)) for sentence in sentences]
+        return sample(translator.model, sentences, longest, options)
+
+    return translate_text(
+        lines, translator.text, draw, settings.batch_tokens, count, lambda _: None
+    )
+
+
 @torch.inference_mode()
 def sample(
     model: Transformer,
     sentences: Sequence[Sequence[int]],
-    source: Tensor,
-    segments: Tensor,
     longest: Sequence[int],
     options: SampleOptions,
 ) -> list[list[Hypothesis]]:
-    """Draw N translations of each sentence, in no order; they are the rows of source [B, S]."""
+    """Draw N translations of each sentence, in no order."""
     count, end, sampling = options.count, options.end, options.sampling
-    positions = torch.arange(source.shape[1], device=source.device).expand_as(source)
-    encoded = model.encode(source, positions, segments)
-    decoding = model.start_decoding(encoded, segments, max(longest), count)
-    limits = torch.tensor(longest, device=source.device).repeat_interleave(count)
+    decoder = _Decoder(model, sentences, max(longest), count)
+    limits = torch.tensor(longest, device=decoder.device).repeat_interleave(count)
     rows = len(limits)
-    tokens = torch.full((rows, max(longest) + 1), options.begin, device=source.device)
-    totals = torch.zeros(rows, device=source.device)
+    tokens = torch.full((rows, max(longest) + 1), options.begin, device=decoder.device)
+    totals = torch.zeros(rows, device=decoder.device)
     lengths = torch.zeros_like(limits)
-    is_open = torch.ones(rows, dtype=torch.bool, device=source.device)
+    is_open = torch.ones(rows, dtype=torch.bool, device=decoder.device)
     keys = _keys(sentences, count)
     for step in range(1, max(longest) + 1):
-        following = model.decode_step(decoding, tokens[:, step - 1])
+        following = decoder.following(tokens[:, step - 1])
         chosen = _draw(following, _uniform(keys, sampling.seed, step), sampling)
         chosen = chosen.masked_fill(~is_open, end)
         tokens[:, step] = chosen
@@ -77,7 +96,28 @@ def sample(
     return [found[first : first + count] for first in range(0, rows, count)]
 
 
-def _keys(sentences: Sequence[Sequence[int]], count: int) -> np.ndarray:
+class _Decoder:
+    """The model, one word of each row after the other."""
+
+    def __init__(
+        self, model: Transformer, sentences: Sequence[Sequence[int]], longest: int, count: int
+    ) -> None:
+        self.device = model.target_embedding.weight.device
+        rows = [torch.tensor(sentence, device=self.device) for sentence in sentences]
+        source = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        ones = [torch.ones_like(row) for row in rows]
+        segments = nn.utils.rnn.pad_sequence(ones, batch_first=True)
+        positions = torch.arange(source.shape[1], device=self.device).expand_as(source)
+        encoded = model.encode(source, positions, segments)
+        self._model = model
+        self._decoding = model.start_decoding(encoded, segments, longest, count)
+
+    def following(self, words: Tensor) -> Tensor:
+        """Log-probabilities [rows, V] of the word after these, which come next in each row."""
+        return self._model.decode_step(self._decoding, words)
+
+
+def _keys(sentences: Sequence[Sequence[int]], count: int) -> NDArray[np.uint64]:
     """A number for each row that follows from its sentence alone.
 
     So what is drawn for a line depends neither on the lines around it nor on where a text was cut.
@@ -90,7 +130,7 @@ def _keys(sentences: Sequence[Sequence[int]], count: int) -> np.ndarray:
     return each + np.tile(np.arange(count, dtype=np.uint64), len(sentences))
 
 
-def _uniform(keys: np.ndarray, seed: int, step: int) -> Tensor:
+def _uniform(keys: NDArray[np.uint64], seed: int, step: int) -> Tensor:
     """A number from 0 up to 1 for each row."""
     drawn = keyed_hash(keys, seed, step) >> np.uint64(40)  # As many bits as float32 has.
     return torch.from_numpy(drawn.astype(np.float32) / np.float32(1 << 24))

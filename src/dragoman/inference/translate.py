@@ -11,7 +11,6 @@ from dragoman.config import TranslationSettings
 from dragoman.corpus.subwords import Subwords
 from dragoman.corpus.text import normalize
 from dragoman.inference.beam_search import Hypothesis, SearchOptions, beam_search
-from dragoman.inference.sampling import SampleOptions, Sampling, sample
 from dragoman.model.transformer import Transformer
 
 # Steps cost a GPU time, not tokens: it decodes so many times translation.batch_tokens at a time.
@@ -66,39 +65,23 @@ class Translator:
             on_progress,
         )
 
-    def sample(
-        self, lines: Sequence[str], settings: TranslationSettings, count: int, sampling: Sampling
-    ) -> list[list[Translation]]:
-        """Draw `count` translations of each line; the same line gets the same ones anywhere."""
-        target = self.text.target
-        options = SampleOptions(sampling, count, settings.length_penalty, target.begin, target.end)
-
-        def draw(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-            limits = [longest_output(len(sentence)) for sentence in sentences]
-            return sample(self.model, sentences, *self._tensors(sentences), limits, options)
-
-        return translate_text(lines, self.text, draw, settings.batch_tokens, count, lambda _: None)
-
-    def _tensors(self, sentences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and segments of sentences, one a row."""
+    def _search(
+        self, sentences: Sequence[Sequence[int]], settings: TranslationSettings, n_best: int
+    ) -> list[list[Hypothesis]]:
         width = max(map(len, sentences))
         source = np.zeros((len(sentences), width), dtype=np.int64)
         segments = np.zeros_like(source)
         for row, sentence in enumerate(sentences):
             source[row, : len(sentence)] = sentence
             segments[row, : len(sentence)] = 1
-        return torch.from_numpy(source).to(self.device), torch.from_numpy(segments).to(self.device)
-
-    def _search(
-        self, sentences: Sequence[Sequence[int]], settings: TranslationSettings, n_best: int
-    ) -> list[list[Hypothesis]]:
         beam, target = max(settings.beam, n_best), self.text.target
         options = SearchOptions(
             beam, settings.patience, settings.length_penalty, target.begin, target.end
         )
         return beam_search(
             self.model,
-            *self._tensors(sentences),
+            torch.from_numpy(source).to(self.device),
+            torch.from_numpy(segments).to(self.device),
             [longest_output(len(sentence)) for sentence in sentences],
             options,
         )
