@@ -15,7 +15,7 @@ demo: .venv/installed
 	$(BIN)/dragoman demo
 
 test: lint
-	$(PYTEST) --numprocesses 3
+	$(PYTEST) --numprocesses 4
 
 # All tests that start no process, machine or browser: for in between, within a minute.
 quick: .venv/installed

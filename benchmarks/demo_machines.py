@@ -47,18 +47,19 @@ def set_links(net: Network, rate: str | None) -> None:
 
 
 @contextmanager
-def shared_cores(net: Network, cores: float) -> Iterator[None]:
-    """Give every machine the same part of one processor, however many take part.
+def shared_cores(net: Network, *cores: float) -> Iterator[None]:
+    """Give every machine a part of one processor, all the same if only one is given.
 
     Two processors of a host often share what computes, so that one is faster while the other idles.
     """
-    assert cores * len(net.machines) < 1
+    parts = cores * len(net.machines) if len(cores) == 1 else cores
+    assert sum(parts) < 1
     groups = []
-    for machine in net.machines:
+    for machine, part in zip(net.machines, parts, strict=True):
         group = CPU_GROUPS / machine.namespace
         group.mkdir(exist_ok=True)
         (group / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
-        (group / "cpu.cfs_quota_us").write_text(str(round(cores * PERIOD_MICROSECONDS)))
+        (group / "cpu.cfs_quota_us").write_text(str(round(part * PERIOD_MICROSECONDS)))
         assert machine.server
         (group / "cgroup.procs").write_text(str(machine.server.pid))
         os.sched_setaffinity(machine.server.pid, {0})

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -258,7 +258,8 @@ def _run() -> NoReturn:
     if os.environ.get("PYTHONPATH"):
         sys.path[1:1] = os.environ["PYTHONPATH"].split(os.pathsep)
         sys.modules.pop("sitecustomize", None)
-        import_module("sitecustomize")
+        with suppress(ModuleNotFoundError):
+            import_module("sitecustomize")
     if kind == "-m":
         sys.argv = sys.argv[1:]
         runpy.run_module(what, run_name="__main__", alter_sys=True)

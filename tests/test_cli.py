@@ -139,7 +139,7 @@ def test_names_that_are_no_text_are_refused_before_any_work(
     code, errors = refusal(capsys, "train", small_text / "config.toml", "--run", word)
     assert code == 2
     assert errors.startswith("dragoman: '")
-    assert errors.endswith("od\\udcff': not text in utf-8: rename what is called so\n")
+    assert errors.endswith("od\\udcff': not valid utf-8: rename it\n")
     assert errors.count("\n") == 1
 
 
@@ -150,5 +150,5 @@ def test_want_of_memory_is_told_in_one_line(
     code, errors = refusal(capsys, "settings")
     assert code == 1
     assert errors.startswith("dragoman: not enough memory: can't allocate memory: you tried to ")
-    assert errors.endswith("; ask for a smaller model, batch or beam\n")
+    assert errors.endswith("; use a smaller model, batch or beam\n")
     assert errors.count("\n") == 1

@@ -42,6 +42,14 @@ def test_powersgd_is_refused_where_it_cannot_work(
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize("setting", ["compression=int4", "local_steps=8", "local_delay=1"])
+def test_what_is_chosen_automatically_cannot_be_given(small_text: Path, setting: str) -> None:
+    overrides = ["distributed.sync=auto", f"distributed.{setting}"]
+    with pytest.raises(UserError) as caught:
+        load_config(small_text / "config.toml", overrides)
+    assert 'has no effect with sync = "auto", which chooses it' in str(caught.value)
+
+
 def test_powersgd_takes_its_rank(small_text: Path) -> None:
     overrides = ["distributed.compression=powersgd", "distributed.powersgd_rank=8"]
     assert load_config(small_text / "config.toml", overrides).distributed.powersgd_rank == 8

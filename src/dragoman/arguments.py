@@ -21,6 +21,8 @@ EXIT_CODES = (
 DESCRIPTIONS = {
     "demo": "Make a small corpus, train on it with two workers, translate sentences that the model "
     "has never seen, and write a report. Run again, it does not repeat the training.",
+    "inspect": "Look for what is wrong with the text that CONFIG names, and write inspect.html and "
+    "inspect.json to corpus.folder. Nothing is changed. `prepare` does the same at its end.",
     "prepare": "Clean the text that CONFIG names, cut it into subwords, shuffle it and write it to "
     "corpus.folder. Does nothing if text and settings are those of the corpus there.",
     "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command resumes.",
@@ -36,7 +38,10 @@ DESCRIPTIONS = {
     "address that is printed once it is ready. Ctrl-C finishes what was accepted and ends.",
     "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
     "time went and whether the network was the bottleneck.",
-    "whatif": "Predict a run's speed with another network, other machines or another way to meet, "
+    "watch": "Serve a page for a browser on this machine that shows the run as it goes: answers, "
+    "curves, machines, translations, time left. Reads the run folder alone; ends with Ctrl-C. From "
+    "elsewhere: ssh -L PORT:127.0.0.1:PORT MACHINE.",
+    "whatif": "Predict a run's speed with another network, other machines or other sync settings, "
     "from its own measurements.",
     "compare": "Write a page with what two runs have in common, what differs, and what came of it.",
     "settings": "Print a page with every setting of a config, its default and what it does.",
@@ -74,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
         "--folder", type=Path, default=Path("demo"), help="where to put everything (default: demo)"
     )
 
+    inspect = verbs.add_parser("inspect", help="what is wrong with a corpus")
+    _add_config(inspect)
+    inspect.add_argument("--processes", type=int, help="worker processes (default: all cores)")
+
     prepare = verbs.add_parser("prepare", help="raw text -> prepared corpus")
     _add_config(prepare)
     prepare.add_argument("--processes", type=int, help="worker processes (default: all cores)")
@@ -81,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     train = verbs.add_parser("train", help="train, or resume a run")
     _add_config(train)
     _add_workers(train)
+    train.add_argument(
+        "--watch",
+        action="store_true",
+        help="serve a live page of the run beside it, and print its address",
+    )
     train.add_argument(
         "--run",
         "--name",
@@ -153,7 +167,14 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
 
-    whatif = verbs.add_parser("whatif", help="predict other links, machines and ways to meet")
+    watch = verbs.add_parser("watch", help="the report as a live page, while the run goes on")
+    watch.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
+    watch.add_argument(
+        "--port", type=int, default=0, help="on 127.0.0.1 (default: any that is free)"
+    )
+    watch.add_argument("--wait", action="store_true", help="for a run that has not begun")
+
+    whatif = verbs.add_parser("whatif", help="predict other links, machines and sync settings")
     whatif.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     _add_scenario(whatif)
 
@@ -282,6 +303,12 @@ def _add_weights(parser: argparse.ArgumentParser) -> None:
     weights.add_argument(
         "--average", type=int, metavar="N", help="mean of the latest N, if the run keeps so many"
     )
+    parser.add_argument(
+        "--blend",
+        type=float,
+        metavar="X",
+        help="weights between those that the run started from (0) and its own (1)",
+    )
 
 
 def _add_trained(parser: argparse.ArgumentParser) -> None:
@@ -293,6 +320,9 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, help="instead of the run's setting")
     parser.add_argument("--patience", type=int, help="instead of the run's setting")
     parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
+    parser.add_argument(
+        "--tag", help="what goes before every sentence, in a model that was trained with tags"
+    )
     parser.add_argument("--batch-tokens", type=int, help="instead of the run's setting")
     parser.add_argument(
         "--precision",

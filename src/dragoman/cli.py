@@ -4,16 +4,18 @@ import argparse
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
-from dragoman.child_process import QUIET, QUIET_VARIABLE, die_with_agent
-from dragoman.cluster.world import told_once_per_machine
+from dragoman.child_process import AGENT_VARIABLE, QUIET, QUIET_VARIABLE, die_with_agent
+from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
 from dragoman.console import open_closed_streams, printable, protect_console, say
@@ -22,11 +24,14 @@ from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_la
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
+    from dragoman.corpus.inputs import OldRun
     from dragoman.inference.commands import TrainedChoice
     from dragoman.inference.parts import PartsRequest
     from dragoman.inference.sampling import Sampling
+    from dragoman.runs.folder import RunFolder
     from dragoman.training.stopping import Stop
 
+_TIMESTAMP = len("2026-01-31 12:00:00 ")  # Before every line of train.log.
 PROCESSES_PER_CORE = 4  # More than one is no faster; many more take all memory.
 
 
@@ -55,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not is_lack_of_memory(error):
             raise
         reason = (str(error) or "it is used up").splitlines()[0].split("DefaultCPUAllocator: ")[-1]
-        _fail(f"not enough memory: {reason}; ask for a smaller model, batch or beam", 1)
+        _fail(f"not enough memory: {reason}; use a smaller model, batch or beam", 1)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # The first is enough.
         _fail("interrupted", 130)
@@ -66,11 +71,11 @@ def _refuse_odd_names(words: Sequence[str]) -> None:
     try:
         here = str(Path.cwd())
     except FileNotFoundError:
-        raise UserError("the folder that this was started in is gone: go to another") from None
+        raise UserError("the current folder no longer exists: change to another one") from None
     for name in (*words, here):
         if any("\ud800" <= character <= "\udfff" for character in name):
             encoding = sys.getfilesystemencoding()
-            raise UserError(f"{name!r}: not text in {encoding}: rename what is called so")
+            raise UserError(f"{name!r}: not valid {encoding}: rename it")
 
 
 def _fail(message: str, code: int) -> None:
@@ -87,20 +92,56 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
-    if arguments.processes is not None:
-        most = PROCESSES_PER_CORE * len(os.sched_getaffinity(0))
-        if arguments.processes < 1:
-            raise UserError(f"--processes {arguments.processes}: must be at least 1")
-        if arguments.processes > most:
-            raise UserError(
-                f"--processes {arguments.processes}: must be at most {most}, "
-                f"{PROCESSES_PER_CORE} for each core"
-            )
+    _refuse_processes(arguments.processes)
 
-    from dragoman.corpus.prepare import prepare
+    from dragoman.corpus.manifest import MANIFEST
+    from dragoman.corpus.prepare import INSPECTED, prepare
     from dragoman.corpus.summary import summarize
 
-    print(summarize(prepare(config, arguments.processes)))
+    old = _old_run(config)
+    print(summarize(prepare(config, arguments.processes, old)))
+    manifest, page = (Path(config.corpus.folder) / name for name in (MANIFEST, INSPECTED[0]))
+    # Of a corpus that was there already, so was the page.
+    if not page.exists() or page.stat().st_mtime < manifest.stat().st_mtime:
+        _write_inspection(config, arguments.processes, old)
+
+
+def _refuse_processes(processes: int | None) -> None:
+    most = PROCESSES_PER_CORE * len(os.sched_getaffinity(0))
+    if processes is not None and processes < 1:
+        raise UserError(f"--processes {processes}: must be at least 1")
+    if processes is not None and processes > most:
+        raise UserError(
+            f"--processes {processes}: must be at most {most}, {PROCESSES_PER_CORE} for each core"
+        )
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    config = load_config(arguments.config, arguments.overrides)
+    _refuse_processes(arguments.processes)
+    _write_inspection(config, arguments.processes, _old_run(config))
+
+
+def _write_inspection(config: Config, processes: int | None, old: "OldRun | None") -> None:
+    from dragoman.corpus.inputs import find_inputs
+    from dragoman.inspection.inspect import inspect_text
+    from dragoman.inspection.page import summary, write_inspection
+
+    cores = processes or len(os.sched_getaffinity(0))
+    found = inspect_text(config, find_inputs(config, old), cores)
+    page = write_inspection(Path(config.corpus.folder), config, found)
+    for line in summary(found):
+        print(line)
+    print(page)
+
+
+def _old_run(config: Config) -> "OldRun | None":
+    if not config.vocabulary.from_run:
+        return None  # Finding one imports torch.
+
+    from dragoman.inference.parent import find_old_run
+
+    return find_old_run(config)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -108,14 +149,93 @@ def _train(arguments: argparse.Namespace) -> None:
         config = load_config(arguments.config, arguments.overrides)
         if not has_end(config.training):
             raise UserError(
-                f"{arguments.config}: no end: set training.steps, epochs, hours or patience"
+                f"{arguments.config}: no end: set training.steps, epochs, hours, patience or "
+                "stop_when_gain_unlikely"
             )
         hosts = _hosts(arguments, config)
+
+        from dragoman.runs.trackers import refuse_missing
+
+        refuse_missing(config.logging.trackers)
 
     from dragoman.training.start import train, train_on
 
     name = arguments.run or arguments.config.stem
-    _end(train_on(hosts, config, name) if hosts else train(config, name))
+    is_first = read_world().rank == 0  # Of those that torchrun or Slurm started.
+    with _watched(name, is_asked_for=arguments.watch and is_first), _notified(config, name):
+        stop = train_on(hosts, config, name) if hosts else train(config, name)
+    if stop is not None:
+        _attach_report(config, name)
+    _end(stop)
+
+
+@contextmanager
+def _watched(name: str, *, is_asked_for: bool) -> Iterator[None]:
+    """Serve the live page in a process of its own, which prints its address."""
+    command = [sys.executable, "-m", "dragoman", "watch", name, "--wait"]
+    with _beside(command) if is_asked_for else nullcontext():
+        yield
+
+
+@contextmanager
+def _beside(command: Sequence[str]) -> Iterator[None]:
+    """Run another process for the time of a block; Ctrl-C is not for it, and it dies with us."""
+    variables = os.environ | {AGENT_VARIABLE: str(os.getpid())}
+    beside = subprocess.Popen(command, start_new_session=True, env=variables)
+    try:
+        yield
+    finally:
+        beside.terminate()
+        beside.wait()
+
+
+@contextmanager
+def _notified(config: Config, name: str) -> Iterator[None]:
+    """Tell whom the settings name how the run ended and, on the way, which verdicts changed."""
+    settings = config.notify
+    # The launcher speaks for its workers, and worker 0 for those of torchrun or Slurm.
+    is_speaker = AGENT_VARIABLE not in os.environ and read_world().rank == 0
+    if not is_speaker or not (settings.command or settings.webhook):
+        yield
+        return
+
+    from dragoman.notify import Notice, notify
+    from dragoman.runs.folder import new_run
+
+    run = new_run(name)
+    watch = [sys.executable, "-m", "dragoman.report.live.verdicts", str(run.path)]
+    try:
+        with _beside(watch) if "verdict" in settings.on else nullcontext():
+            yield
+    except Exception as error:
+        notify(settings, Notice("failure", run.name, f"failed: {explain(error)}"), say)
+        raise
+    notify(settings, Notice("end", run.name, _last_word(run)), say)
+
+
+def _last_word(run: "RunFolder") -> str:
+    """What the run said last, as in "the run is complete at step 600: ..."."""
+    lines = run.log.read_text(errors="replace").splitlines() if run.log.exists() else []
+    return lines[-1][_TIMESTAMP:] if lines else "the training has ended"
+
+
+def _attach_report(config: Config, name: str) -> None:
+    """Hand the report of a run that is over to the trackers that keep files."""
+    from dragoman.config_file import flatten
+    from dragoman.runs.folder import new_run
+    from dragoman.runs.trackers import KEEP_FILES, Trackers
+
+    run, kinds = new_run(name), [kind for kind in config.logging.trackers if kind in KEEP_FILES]
+    # The machine that launched a run need not have taken part in it.
+    if not kinds or not run.metrics.exists():
+        return
+
+    from dragoman.report.page.report_page import write_report
+
+    settings = {key: str(value) for key, value in flatten(config).items()}
+    trackers = Trackers(kinds, run, settings, 0, say)
+    trackers.attach(write_report(run.path))
+    trackers.close()
 
 
 def _end(stop: "Stop | None") -> None:
@@ -175,6 +295,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 def _translate(arguments: argparse.Namespace) -> None:
     if arguments.engine == "ctranslate2":
         of_export = {"checkpoint": "checkpoint", "average": "average", "precision": "quantization"}
+        of_export |= {"blend": "blend"}
         for name, option in of_export.items():
             if getattr(arguments, name) is not None:
                 raise UserError(
@@ -264,6 +385,7 @@ def _export(arguments: argparse.Namespace) -> None:
         1 if arguments.average is None else arguments.average,
         arguments.output,
         None if arguments.no_check else arguments.check_pairs,
+        arguments.blend,
     )
     verdicts = [Verdict(one.question, one.headline, one.answer) for one in answers]
     export_run(run, request, verdicts)
@@ -272,7 +394,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _serve(arguments: argparse.Namespace) -> None:
     from dragoman.serve.command import ServeRequest, serve
 
-    given = vars(arguments) | {"run": "", "average": None}
+    given = vars(arguments) | {"run": "", "average": None, "blend": None}
     names = [field.name for field in fields(ServeRequest) if field.name != "choice"]
     choice = _choice(argparse.Namespace(**given))
     serve(ServeRequest(choice=choice, **{name: given[name] for name in names}))
@@ -283,6 +405,18 @@ def _report(arguments: argparse.Namespace) -> None:
     from dragoman.runs.folder import find_evidence
 
     print(write_report(find_evidence(arguments.run).path, output=arguments.output))
+
+
+def _watch(arguments: argparse.Namespace) -> None:
+    from dragoman.report.live.server import LivePage
+    from dragoman.runs.folder import find_evidence, new_run
+
+    if not 0 <= arguments.port <= 65_535:
+        raise UserError(f"--port {arguments.port}: must be between 0 and 65535")
+    run = new_run(arguments.run) if arguments.wait else find_evidence(arguments.run)
+    page = LivePage(run, arguments.port)
+    print(f"watch {run.path}: {page.address}", flush=True)
+    page.serve_forever()
 
 
 def _whatif(arguments: argparse.Namespace) -> None:
@@ -310,6 +444,7 @@ def _settings(_: argparse.Namespace) -> None:
 
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": _demo,
+    "inspect": _inspect,
     "prepare": _prepare,
     "train": _train,
     "check": _check,
@@ -318,6 +453,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "export": _export,
     "serve": _serve,
     "report": _report,
+    "watch": _watch,
     "whatif": _whatif,
     "compare": _compare,
     "settings": _settings,

@@ -9,6 +9,7 @@ LARGEST_LENGTH_PENALTY = 10  # A long sentence's length to the power of 100 is n
 # Far beyond any model that fits a machine; making one layer after another would never end.
 MOST_LAYERS, LARGEST_D_MODEL, LARGEST_FEED_FORWARD = 1_000, 65_536, 1_048_576
 LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and those have an end.
+TAG = r"<[^<>\s,]{1,40}>"  # sentencepiece takes a list of them with commas.
 SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
 Compression = Literal["none", "bf16", "fp16", "powersgd", "int8", "int4"]
@@ -26,6 +27,8 @@ Quantization = Literal[
 ]
 Library = Literal["ctranslate2", "transformers", "argos"]  # That an export is for.
 OptimizerKind = Literal["adam", "muon"]
+NotifyEvent = Literal["end", "failure", "verdict"]
+TrackerKind = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 ScheduleKind = Literal[
     "transformer", "inverse_square_root", "cosine", "constant", "warmup_stable_decay"
 ]
@@ -38,6 +41,7 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     is_path: bool = False,
+    is_run: bool = False,
     is_required: bool = False,
     may_change: bool = False,
 ) -> Any:
@@ -47,6 +51,7 @@ def setting(
         "minimum": minimum,
         "maximum": maximum,
         "is_path": is_path,
+        "is_run": is_run,
         "is_required": is_required,
         "may_change": may_change,
     }
@@ -62,6 +67,16 @@ class ParallelText:
     source: str = setting("", "Source side; globs are allowed.", is_path=True)
     target: str = setting("", "Target side, as many files as `source`.", is_path=True)
     tsv: str = setting("", "Instead of both: source, tab, target on each line.", is_path=True)
+    tag: str = setting(
+        "",
+        "A token put before every source sentence, as in <2de>, for many languages in one model.",
+    )
+    name: str = setting("", "Of training text: what counts and stages call it.")
+    weight: float = setting(
+        1.0,
+        "Of training text: its pairs come this many times as often as those of weight 1.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,14 @@ class CorpusSettings:
         {}, "Named sets watched during training; the first one decides what is best."
     )
     test: Mapping[str, ParallelText] = setting({}, "Named sets for the final score.")
+    temperature: float = setting(
+        1.0,
+        "Evens out the sizes of several training texts: each counts as its size to the power of "
+        "1/temperature. With 1 every pair comes equally often, with 5 those of small texts far "
+        "more often.",
+        minimum=1,
+        maximum=100,
+    )
     seed: int = setting(1, "Seed of the shuffle.", minimum=0)
 
 
@@ -103,6 +126,30 @@ class CleaningSettings:
     )
     drop_duplicates: bool = setting(True, "Keep only the first of identical pairs.")
     drop_identical: bool = setting(False, "Drop pairs whose source equals their target.")
+    drop_near_duplicates: bool = setting(
+        False, "Keep only the first of pairs that differ in case, marks or blanks alone."
+    )
+    drop_leaked: bool = setting(
+        False, "Drop pairs with a sentence of a validation or test set on either side."
+    )
+    drop_misaligned: bool = setting(
+        False, "Drop stretches of lines whose lengths fit those of neighbouring lines better."
+    )
+    drop_wrong_language: bool = setting(
+        False, "Drop pairs with a side that is clearly in another language; takes time."
+    )
+    drop_swapped_sides: bool = setting(
+        False, "Drop pairs whose sides are each in the other's language; takes time."
+    )
+    drop_mojibake: bool = setting(
+        False, "Drop pairs with text that was once decoded with the wrong encoding."
+    )
+    drop_markup: bool = setting(
+        False, "Drop pairs with HTML, templates or what stands on every page of a site."
+    )
+    drop_differing_numbers: bool = setting(
+        False, "Drop pairs where each side has a number that the other lacks."
+    )
     max_tokens: int = setting(
         128,
         "Drop pairs with more subwords than this on a side, the end mark included; never cut.",
@@ -131,6 +178,12 @@ class VocabularySettings:
     model: str = setting("", "An existing joint sentencepiece model.", is_path=True)
     source_model: str = setting("", "An existing source model, if not joint.", is_path=True)
     target_model: str = setting("", "An existing target model, if not joint.", is_path=True)
+    from_run: str = setting(
+        "",
+        "Take the vocabulary of this run, to start from its weights; its validation sets are kept "
+        "beside those of the corpus, to see what is forgotten.",
+        is_run=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -285,8 +338,20 @@ SCHEDULES_WITH_END: tuple[ScheduleKind, ...] = ("cosine", "warmup_stable_decay")
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how exactly, and from which seed."""
+    """How long, how exactly, and from what."""
 
+    start_from: str = setting(
+        "",
+        "Start with the weights of this run, by its best checkpoint, or of the folder of one of "
+        "its checkpoints; optimizer and schedule are new.",
+        is_run=True,
+    )
+    start_from_average: int = setting(
+        1, "Start with the mean of the latest so many checkpoints of that run.", minimum=1
+    )
+    freeze_embeddings: bool = setting(
+        False, "Leave the embeddings as they are, tied output included; not with fused kernels."
+    )
     steps: int | None = setting(
         None,
         "Stop after this step. Fixed for the schedules that end with it, cosine and "
@@ -309,16 +374,32 @@ class TrainingSettings:
     patience_metric: Literal["loss", "bleu"] = setting(
         "loss", "What patience watches, on the first validation set.", may_change=True
     )
+    stop_when_gain_unlikely: float | None = setting(
+        None,
+        "Stop once half as many steps again are no likelier than this to bring 0.02 nats or 0.5 "
+        "BLEU on the first validation set, as the report judges it; from the tenth evaluation on.",
+        minimum=0,
+        maximum=0.5,
+        may_change=True,
+    )
     label_smoothing: float = setting(
         0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
+    )
+    subword_dropout: float = setting(
+        0.0,
+        "Cut words anew in every epoch, leaving out this share of BPE's merges, for small corpora; "
+        "0.1 is usual. Packing rows then takes several times as long.",
+        minimum=0,
+        maximum=0.5,
     )
     precision: Precision = setting(
         "float32", "Of the arithmetic; weights and moments are always float32."
     )
-    kernels: Literal["auto", "fused", "plain"] = setting(
+    kernels: Literal["auto", "fused", "compiled", "plain"] = setting(
         "auto",
-        "fused: our own kernels, for 16-bit precision on NVIDIA GPUs from 2020 on; plain: those of "
-        "PyTorch, anywhere; auto: fused where they run.",
+        "fused: our own kernels, for 16-bit precision on NVIDIA GPUs from 2020 on; compiled: what "
+        "PyTorch's compiler makes for any GPU since 2017; plain: those of PyTorch, anywhere; auto: "
+        "the first of these that run.",
         may_change=True,
     )
     seed: int = setting(1, "Of the first weights, of dropout and of the order of pairs.", minimum=0)
@@ -392,7 +473,7 @@ class TranslationSettings:
     )
     batch_tokens: int = setting(
         4_096,
-        "Source tokens decoded at a time; a GPU decodes four times as many.",
+        "Source tokens decoded at a time; a GPU decodes far more, in proportion to this.",
         minimum=1,
         may_change=True,
     )
@@ -402,14 +483,18 @@ class TranslationSettings:
 class DistributedSettings:
     """How several workers make one run."""
 
-    sync: Literal["gradients", "local"] = setting(
+    sync: Literal["gradients", "local", "auto"] = setting(
         "gradients",
         "gradients: workers meet at every step, and the batches are the same however many there "
         "are; so are the losses without dropout, up to rounding (each worker has its own dropout). "
         "local: workers make local_steps steps alone, each on its share of the batch, then take an "
         "outer step on the mean of where they got to: a small part of the bytes, for slow links. "
-        "What is given up: the run then depends on the number of workers, and losses fall a "
-        "little differently.",
+        "Trade-off: the run then depends on the number of workers, and losses fall a "
+        "little differently. auto: links and steps are measured when a run begins; gradients where "
+        "they cost under a twentieth of a step, in float32 or bf16, else local steps, with "
+        "local_steps, local_fragments, local_delay and compression as the link can carry them; "
+        "`dragoman check` tells which. The run's config.toml says what was chosen, and a resumed "
+        "run keeps it.",
     )
     local_steps: int = setting(32, "Steps between meetings, if sync is local.", minimum=1)
     local_fragments: int = setting(
@@ -450,6 +535,13 @@ class DistributedSettings:
         minimum=0.1,
         may_change=True,
     )
+    balance: bool = setting(
+        False,
+        "Share the rows of a step out in proportion to what each worker was measured to do before "
+        "the first step, and correct that slowly while training: for machines of unequal speed. "
+        "The batches and their order stay as they are. With plain kernels.",
+        may_change=True,
+    )
     interface: str = setting(
         "",
         "Network interface to use on every machine (default: the one on the way to the others).",
@@ -477,7 +569,7 @@ class DistributedSettings:
     )
     timeout_seconds: float = setting(
         120.0,
-        "A worker whose process stands still for this long is taken for dead. Workers wait as "
+        "A worker whose process stands still for this long is treated as dead. Workers wait as "
         "long for each other's messages.",
         minimum=5,
         maximum=LONGEST_WAIT_SECONDS,
@@ -485,6 +577,55 @@ class DistributedSettings:
     )
     max_restarts: int = setting(
         100, "Restart at most this often after faults.", minimum=0, may_change=True
+    )
+
+
+@dataclass(frozen=True)
+class LoggingSettings:
+    """Where the run is told of, beside its own folder."""
+
+    trackers: tuple[TrackerKind, ...] = setting(
+        ("tensorboard",),
+        "tensorboard: files in the run folder. wandb (online, or as WANDB_MODE says), mlflow (at "
+        "MLFLOW_TRACKING_URI, or a database in the run folder) and trackio each need `pip install "
+        "dragoman[...]`. A resumed run goes on as the same tracked run.",
+        may_change=True,
+    )
+
+
+@dataclass(frozen=True)
+class NotifySettings:
+    """Who is told of the run, and when; by the machine that the command was given on."""
+
+    command: str = setting(
+        "",
+        "Given to the shell, with DRAGOMAN_EVENT, DRAGOMAN_RUN and DRAGOMAN_MESSAGE, and JSON on "
+        "its standard input.",
+        may_change=True,
+    )
+    webhook: str = setting(
+        "",
+        "An http or https address that gets JSON: event, run, message and, for chats, text.",
+        may_change=True,
+    )
+    on: tuple[NotifyEvent, ...] = setting(
+        ("end", "failure", "verdict"),
+        "end: the run is complete or was stopped. failure: it ended with an error. verdict: an "
+        "answer of the report has changed.",
+        may_change=True,
+    )
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """From a step on, other weights of the training texts; any number of stages."""
+
+    from_step: int = setting(1, "The first step of the stage.", minimum=1)
+    weights: Mapping[str, float] = setting(
+        {},
+        "Weights by name, instead of those under `train`, which hold for all that are not named; "
+        "0 leaves a text out.",
+        minimum=0,
     )
 
 
@@ -504,12 +645,30 @@ class Config:
     checkpoints: CheckpointSettings
     translation: TranslationSettings
     distributed: DistributedSettings
+    logging: LoggingSettings
+    notify: NotifySettings
+    stages: tuple[StageSettings, ...] = ()
 
 
-# Their curve depends on training.steps, which a resumed run may therefore not change.
+def corpus_names(corpus: CorpusSettings) -> list[str]:
+    """What each training text is called."""
+    return [text.name or f"text-{place}" for place, text in enumerate(corpus.train, start=1)]
+
+
+def is_mix(config: Config) -> bool:
+    """Whether training texts are kept apart; otherwise they are shuffled together."""
+    corpus = config.corpus
+    plain = ParallelText()
+    return (
+        bool(config.stages)
+        or corpus.temperature != 1
+        or any((text.name, text.weight) != (plain.name, plain.weight) for text in corpus.train)
+        or len({text.tag for text in corpus.train}) > 1
+    )
 
 
 def has_end(training: TrainingSettings) -> bool:
     """Whether a run with these settings stops by itself; only `train` asks for that."""
     limits = (training.steps, training.epochs, training.hours, training.patience)
-    return any(limit is not None for limit in limits)
+    is_limited = any(limit is not None for limit in limits)
+    return is_limited or training.stop_when_gain_unlikely is not None

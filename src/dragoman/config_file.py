@@ -36,7 +36,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     config: Config = _Reader(path.resolve().parent, problems).section(Config, table, "")
     if not problems:
         # A run's own config spells out every default, and must be as good as the one it is from.
-        plain = flatten(Config(**{section.name: kind() for section, kind in settings_of(Config)}))
+        plain = flatten(Config(**{section.name: kind() for section, kind in sections()}))
         given = {name for name, value in flatten(config).items() if value != plain[name]}
         problems += contradictions(config, given)
     if problems:
@@ -58,7 +58,7 @@ def load_saved_config(path: Path) -> Config:
 def dump_config(config: Config, *, with_defaults: bool = True) -> str:
     """Write a config as TOML, every setting spelled out, or only those that differ."""
     lines = []
-    for section, kind in settings_of(Config):
+    for section, kind in sections():
         defaults, settings = asdict(kind()), asdict(getattr(config, section.name))
         lines.append(f"[{section.name}]")
         lines += [
@@ -67,16 +67,25 @@ def dump_config(config: Config, *, with_defaults: bool = True) -> str:
             if value is not None and (with_defaults or value != defaults[key])
         ]
         lines.append("")
+    for stage in config.stages:
+        lines += ["[[stages]]", *(f"{key} = {_toml(value)}" for key, value in vars(stage).items())]
+        lines.append("")
     return "\n".join(lines)
 
 
 def flatten(config: Config) -> dict[str, Any]:
     """Give every setting its dotted name, as overrides and comparisons use it."""
-    return {
-        f"{section}.{key}": value
-        for section, settings in asdict(config).items()
-        for key, value in settings.items()
+    by_name = {
+        f"{section.name}.{key}": value
+        for section, _ in sections()
+        for key, value in asdict(getattr(config, section.name)).items()
     }
+    return by_name | {"stages": [asdict(stage) for stage in config.stages]}
+
+
+def sections() -> Iterator[tuple[Field[Any], Any]]:
+    """Each table of a config that is there once."""
+    return ((item, hint) for item, hint in settings_of(Config) if is_dataclass(hint))
 
 
 def settings_of(section: type) -> Iterator[tuple[Field[Any], Any]]:
@@ -165,7 +174,15 @@ class _Reader:
         if checked is None:
             return self._wrong(name, value, describe_type(hint))
         self._check_range(name, checked, metadata)
+        if metadata.get("is_run") and checked:
+            return self._run(name, checked)
         return self._path(name, checked) if metadata.get("is_path") and checked else checked
+
+    def _run(self, name: str, value: str) -> str:
+        """Where a run lies: beside the config, or where the commands look for it."""
+        beside, here = Path(self._path(name, value)), Path.cwd() / value
+        places = (beside, here, Path.cwd() / "runs" / value)
+        return str(next((place for place in places if place.is_dir()), beside))
 
     def _path(self, name: str, value: str) -> str:
         """Where a path leads that is relative to the config, or to somebody's home."""

@@ -1,20 +1,24 @@
 """Which settings contradict each other."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 
 from dragoman.config import (
     SCHEDULE_NEEDS,
     SCHEDULES_WITH_END,
     SET_NAME,
+    TAG,
     BatchSettings,
     Config,
     CorpusSettings,
     DistributedSettings,
     ModelSettings,
+    NotifySettings,
     OptimizerSettings,
+    StageSettings,
     VocabularySettings,
+    corpus_names,
     shape_of,
 )
 from dragoman.documents import LINE
@@ -25,14 +29,17 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
     """Problems that no single setting shows; `given` names the settings not left to default."""
     return [
         *_corpus_contradictions(config.corpus),
+        *_mix_contradictions(config.corpus, config.stages),
         *_vocabulary_contradictions(config.vocabulary, given),
         *model_contradictions(config.model),
         *_batch_contradictions(config),
+        *_start_contradictions(config),
         *_optimizer_contradictions(config.optimizer, given),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
         *_distributed_contradictions(config.distributed, given),
         *_powersgd_contradictions(config, given),
+        *_notify_contradictions(config.notify, given),
     ]
 
 
@@ -68,6 +75,43 @@ def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
     return problems
 
 
+def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings]) -> Iterator[str]:
+    """Problems of weights, names, tags and stages."""
+    names = corpus_names(corpus)
+    sets = {f"corpus.{kind}": getattr(corpus, kind) for kind in ("validation", "test")}
+    for section, named in sets.items():
+        for name, text in named.items():
+            if text.name or text.weight != 1:
+                yield f"{section}.{name}: name and weight are for training text; remove them"
+    texts = [*corpus.train, *(text for named in sets.values() for text in named.values())]
+    for tag in sorted({text.tag for text in texts} - {""}):
+        if not re.fullmatch(TAG, tag):
+            yield f"the tag {tag!r} must be written in angle brackets without blanks, as in <2de>"
+    for place, name in enumerate(names):
+        if not re.fullmatch(SET_NAME, name):
+            yield (
+                f"corpus.train[{place}].name = {name!r} may hold letters, digits, '-', '_' and '.' "
+                "only, and not begin with '.'"
+            )
+        if name in names[:place]:
+            yield f"corpus.train[{place}].name: two texts are called {name}; rename one"
+    weights = {name: text.weight for name, text in zip(names, corpus.train, strict=True)}
+    if weights and not any(weights.values()):
+        yield "corpus.train: every weight is 0; give at least one text a weight"
+    has_effect = len(names) > 1
+    if not has_effect and (
+        corpus.temperature != 1 or stages or any(w != 1 for w in weights.values())
+    ):
+        yield "weights, corpus.temperature and stages need several texts under corpus.train"
+    for place, stage in enumerate(stages):
+        if place and stage.from_step <= stages[place - 1].from_step:
+            yield f"stages[{place}].from_step = {stage.from_step} must come after the stage before"
+        for name in stage.weights.keys() - weights.keys():
+            yield f"stages[{place}].weights.{name}: no such text; known: {', '.join(names)}"
+        if not any({**weights, **stage.weights}.values()):
+            yield f"stages[{place}].weights: every weight is 0; give at least one text a weight"
+
+
 def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection[str]) -> list[str]:
     problems = []
     per_side = [name for name in ("source_model", "target_model") if getattr(vocabulary, name)]
@@ -81,7 +125,9 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection
         )
     if len(per_side) == 1:
         problems.append(f"vocabulary.{per_side[0]} is given without its other side")
-    if vocabulary.model or per_side:
+    if vocabulary.from_run and (vocabulary.model or per_side):
+        problems.append("vocabulary.from_run and a model are two vocabularies; remove one")
+    if vocabulary.model or per_side or vocabulary.from_run:
         problems += [
             f"vocabulary.{name} has no effect on a vocabulary that is given; remove it"
             for name in ("kind", "size", "sample_pairs", "character_coverage")
@@ -111,6 +157,23 @@ def _batch_contradictions(config: Config) -> list[str]:
         problems.append(
             f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of "
             f"cleaning.max_tokens = {cleaning.max_tokens}; raise one or lower the other"
+        )
+    return problems
+
+
+def _start_contradictions(config: Config) -> list[str]:
+    training, problems = config.training, []
+    if training.start_from_average > 1 and not training.start_from:
+        problems.append("training.start_from_average has no effect without training.start_from")
+    if training.freeze_embeddings and not training.start_from:
+        problems.append(
+            "training.freeze_embeddings would leave random embeddings as they are; set "
+            "training.start_from"
+        )
+    if training.freeze_embeddings and config.optimizer.weight_decay:
+        problems.append(
+            "training.freeze_embeddings leaves embeddings as they are, optimizer.weight_decay "
+            "shrinks them; remove one"
         )
     return problems
 
@@ -152,8 +215,11 @@ def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str
 def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[str]:
     problems = []
     if not config.corpus.validation:
-        if config.training.patience:
-            problems.append("training.patience needs a validation set: set corpus.validation")
+        problems += [
+            f"training.{name} needs a validation set: set corpus.validation"
+            for name in ("patience", "stop_when_gain_unlikely")
+            if getattr(config.training, name) is not None
+        ]
         problems += [
             f"{name} has no effect without a validation set; remove it or set corpus.validation"
             for name in sorted(given)
@@ -165,12 +231,28 @@ def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[s
     return problems
 
 
+def _notify_contradictions(notify: NotifySettings, given: Collection[str]) -> list[str]:
+    problems = []
+    if notify.webhook and not notify.webhook.startswith(("http://", "https://")):
+        problems.append(f"notify.webhook = {notify.webhook!r} must begin with http:// or https://")
+    if "notify.on" in given and not (notify.command or notify.webhook):
+        problems.append("notify.on has no effect without notify.command or notify.webhook")
+    return problems
+
+
 def _distributed_contradictions(
     distributed: DistributedSettings, given: Collection[str]
 ) -> list[str]:
     problems = []
     local = {"local_steps", "local_fragments", "local_delay"}
-    local |= {"outer_learning_rate", "outer_momentum"}
+    outer = {"outer_learning_rate", "outer_momentum"}
+    if distributed.sync == "auto":
+        chosen = local | {"compression"}
+        return [
+            f'distributed.{name} has no effect with sync = "auto", which chooses it; remove one'
+            for name in sorted(chosen)
+            if f"distributed.{name}" in given
+        ]
     if distributed.sync == "gradients" and distributed.compression in ("int8", "int4"):
         problems.append(
             f'distributed.compression = "{distributed.compression}" needs sync = "local": so few '
@@ -179,7 +261,7 @@ def _distributed_contradictions(
     if distributed.sync == "gradients":
         problems += [
             f'distributed.{name} needs sync = "local", but sync is "gradients"'
-            for name in sorted(local)
+            for name in sorted(local | outer)
             if f"distributed.{name}" in given
         ]
     elif distributed.local_fragments > distributed.local_steps:

@@ -36,7 +36,8 @@ def run_demo(folder: Path) -> "Stop":
     config = load_config(config_path)
     print(summarize(prepare(config)), flush=True)
     run = folder / "run"
-    say(f"\nNow a small Transformer learns to translate it ({config_path} has the settings).\n")
+    say(f"\nNow a small Transformer learns to translate it ({config_path} has the settings).")
+    say(f"To see it learn, in another terminal: {_installed('dragoman')} watch {run} --wait\n")
     stop = train_on([Host("", WORKERS)], config, str(run))
     if stop is Stop.SIGNAL:
         return stop

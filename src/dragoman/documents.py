@@ -7,7 +7,7 @@ import json
 import math
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -141,8 +141,8 @@ def _convert(hint: Any, value: Any, where: str, metadata: Mapping[str, Any]) -> 
             return None
         (wanted,) = (one for one in arguments if one is not type(None))
         return _convert(wanted, value, where, metadata)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_each(arguments, value, where, metadata))
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_each(arguments, list(value), where, metadata))
     if origin is Mapping and isinstance(value, dict):
         for key in value:
             if not _matches(metadata.get("keys", ""), key):
@@ -167,7 +167,7 @@ def _convert(hint: Any, value: Any, where: str, metadata: Mapping[str, Any]) -> 
 
 
 def _each(
-    arguments: tuple[Any, ...], values: list[Any], where: str, metadata: Mapping[str, Any]
+    arguments: tuple[Any, ...], values: Sequence[Any], where: str, metadata: Mapping[str, Any]
 ) -> Iterator[Any]:
     is_open = arguments[-1] is Ellipsis
     if not is_open and len(values) != len(arguments):

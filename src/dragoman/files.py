@@ -85,7 +85,9 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise UserError(f"{path} is a symbolic link, which nobody here made; delete it") from None
+        raise UserError(
+            f"{path} is a symbolic link that dragoman did not create; delete it"
+        ) from None
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

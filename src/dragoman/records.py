@@ -13,7 +13,7 @@ from dragoman.documents import item
 HOST = r"[^/\x00-\x1f]+"  # A machine's name; a file is named after it.
 
 
-EndReason = Literal["steps", "epochs", "hours", "patience", "signal", "error"]
+EndReason = Literal["steps", "epochs", "hours", "patience", "gain_unlikely", "signal", "error"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,10 @@ class Calibration:
     all_reduce_measured_bytes: int | None = item(
         "on slow links a part is measured and the rest extrapolated", default=None
     )
+    balanced_rows: tuple[int, ...] | None = item(
+        "rows of a step that each worker was given for it, by rank; null if all get the same",
+        default=None,
+    )
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,15 @@ class WorkerSeconds:
 
     worker: int = item("its rank")
     seconds: float = item("of forward and backward passes")
+
+
+@dataclass(frozen=True)
+class CorpusStep:
+    """What one corpus of a mix gave to a step."""
+
+    pairs: int = item("of sentences")
+    target_tokens: int = item("real ones")
+    epoch: float = item("passes over this corpus so far, as a fraction")
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,7 @@ class TrainStep:
         default=False,
     )
     repeated: bool = item("true if an earlier attempt made this step too", default=False)
+    corpora: Mapping[str, CorpusStep] | None = item("of a mix, by corpus", default=None)
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,13 @@ class Evaluation:
     chrf_signature: str = item("how chrF was computed")
     seconds: float = item("it took; the training sample's are in the first set's")
     repeated: bool = item("true if an earlier attempt made it too", default=False)
+    is_old: bool = item("true for a set of the run that this one started from", default=False)
+    gain: float | None = item(
+        "BLEU less that of the weights that the run started from", default=None
+    )
+    gain_interval: tuple[float, float] | None = item(
+        "95%, by paired bootstrap over sentences", default=None
+    )
 
 
 @dataclass(frozen=True)
@@ -145,7 +166,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class CheckpointFailed:
-    """A checkpoint could not be written; training goes on."""
+    """A checkpoint could not be written; training continues."""
 
     reason: str = item("what the system said")
 
@@ -379,6 +400,22 @@ class MachineHardware:
 
 
 @dataclass(frozen=True)
+class ParentRun:
+    """The run that another one started from."""
+
+    run: str = item("its name")
+    folder: str = item("where it lay")
+    checkpoints: tuple[str, ...] = item("that the first weights are the mean of")
+
+
+@dataclass(frozen=True)
+class Before:
+    """before.json: translations by the weights that a run started from."""
+
+    sets: Mapping[str, tuple[str, ...]] = item("a line for each sentence, by set")
+
+
+@dataclass(frozen=True)
 class Versioned:
     """What provenance.json says in every format."""
 
@@ -403,3 +440,4 @@ class Provenance:
     corpus: CorpusOrigin = item("what it was trained on")
     model: ModelSize = item("how large")
     machines: Mapping[str, MachineHardware] = item("by host; every one that took part")
+    parent: ParentRun | None = item("the run that it started from", default=None)

@@ -6,10 +6,12 @@ from dataclasses import MISSING
 from dragoman.documents import describe, items_of
 from dragoman.records import (
     EVENTS,
+    Before,
     CheckpointEntry,
     CheckpointIndex,
     CheckpointState,
     CorpusOrigin,
+    CorpusStep,
     GitState,
     GpuHardware,
     GpuSample,
@@ -17,6 +19,7 @@ from dragoman.records import (
     MachineHardware,
     MachineSample,
     ModelSize,
+    ParentRun,
     Provenance,
     SampleTranslation,
     SavedFile,
@@ -41,8 +44,10 @@ read; the report is computed from these files alone. The format is public and ve
       train.log              what was printed, with times; on every machine that writes the folder
       metrics.jsonl          what happened: one JSON object a line
       samples.jsonl          a few fixed sentences, translated at every evaluation
+      before.json            if it started from another run: translations by those weights
       monitor/HOST.jsonl     what the machine HOST did, once a second
       tensorboard/           the same scalars for TensorBoard; machines and links under system/HOST
+      trackers.json          under which name each other tracker knows the run
       checkpoints/
         checkpoints.json     the index: every kept checkpoint with step, losses, BLEU, bytes
         step-00050000/
@@ -119,14 +124,17 @@ def render_run_folder() -> str:
     for kind in dict.fromkeys(EVENTS.values()):
         names = [name for name, one in EVENTS.items() if one is kind]
         parts.append(f"### {', '.join(f'`{name}`' for name in names)}\n\n{_tables([kind])}")
-    parts += [f"`slowest` and `fastest`:\n\n{_tables([WorkerSeconds])}", LOSSES]
+    parts += [f"`slowest` and `fastest`:\n\n{_tables([WorkerSeconds])}"]
+    parts += [f"Each of `corpora`:\n\n{_tables([CorpusStep])}", LOSSES]
     parts.append(f"## samples.jsonl\n\n{_tables([SampleTranslation])}")
+    parts.append(f"## before.json\n\n{_tables([Before])}")
     parts.append(f"## monitor/HOST.jsonl\n\n{MONITOR}")
     parts.append(_tables([MachineSample, GpuSample, InterfaceSample]))
     parts.append("## provenance.json\n")
     parts.append(
         _tables([Provenance, GitState, CorpusOrigin, ModelSize, MachineHardware, GpuHardware])
     )
+    parts.append(_tables([ParentRun]))
     parts.append(f"## checkpoints/checkpoints.json\n\n{CHECKPOINTS}")
     parts.append(_tables([CheckpointIndex, CheckpointEntry, SavedFile]))
     parts.append(f"## checkpoints/step-…/state.json\n\n{_tables([CheckpointState, Scores])}")

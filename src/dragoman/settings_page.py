@@ -4,8 +4,8 @@ import json
 from dataclasses import MISSING, Field
 from typing import Any
 
-from dragoman.config import Config, ParallelText
-from dragoman.config_file import describe_type, settings_of
+from dragoman.config import ParallelText, StageSettings
+from dragoman.config_file import describe_type, sections, settings_of
 
 INTRODUCTION = """\
 # Settings
@@ -32,18 +32,36 @@ train = [{ source = "train.en.gz", target = "train.de.gz" }, { tsv = "more.tsv" 
 validation.dev = { source = "dev.en", target = "dev.de" }
 test.news = { source = "news.en", target = "news.de" }
 ```
-"""
+""",
+    "stages": """\
+```toml
+[corpus]
+folder = "prepared/mine"
+train = [
+    { source = "europarl.en", target = "europarl.de", name = "general" },
+    { source = "docs.en", target = "docs.de", name = "docs", weight = 2.0 },
+]
+test.news = { source = "news.en", target = "news.de" }
+
+[[stages]]
+from_step = 40_000
+weights = { docs = 8.0 }
+```
+""",
 }
 
 
 def render_settings() -> str:
     """Return the whole page as Markdown."""
     parts = [INTRODUCTION]
-    for section, kind in settings_of(Config):
+    for section, kind in sections():
         parts.append(f"## [{section.name}]\n\n{_summary(kind)}\n")
         parts.append(_table(kind))
         if section.name in EXAMPLES:
             parts.append(EXAMPLES[section.name])
+    parts.append(f"## [[stages]]\n\n{_summary(StageSettings)}\n")
+    parts.append(_table(StageSettings))
+    parts.append(EXAMPLES["stages"])
     parts.append(f"## A parallel text\n\n{_summary(ParallelText)}\n")
     parts.append(_table(ParallelText))
     return "\n".join(parts)

@@ -13,14 +13,34 @@ class Threshold:
 
 
 EVALUATIONS_NEEDED = Threshold(
-    5,
-    "evaluations in the last third",
-    "A line and its bend take three degrees of freedom; fewer leave next to nothing for noise.",
+    6,
+    "evaluations",
+    "A level, a fall, its bend and the noise take four; two more show whether these hold.",
 )
 EVALUATIONS_FOR_CONFIDENCE = Threshold(
     10,
     "evaluations",
-    "Twice as many as needed: the interval then rests on several degrees of freedom.",
+    "From here on nine of ten plain cases get an answer (docs/results.md, Calibration).",
+)
+UNLIKELY = Threshold(
+    0.15,
+    "probability",
+    "Below it a verdict is given: wrong once in seven times at the worst, far less on average.",
+)
+LIKELY = Threshold(
+    0.85,
+    "probability",
+    "The same on the other side; in between, the verdict is unclear.",
+)
+VERY_LIKELY = Threshold(
+    0.95,
+    "probability",
+    "Beyond it, on either side, the confidence is high: wrong once in twenty times at the worst.",
+)
+BLEU_CEILING = Threshold(
+    99.0,
+    "BLEU",
+    "What is left to 100 is a word here and there: a lower loss no longer shows in translations.",
 )
 MEANINGFUL_LOSS_GAIN = Threshold(
     0.02,
@@ -46,11 +66,6 @@ RISE_BEYOND_NOISE = Threshold(
     10.0,
     "times the noise of an evaluation",
     "Of flat curves, even if neighbours correlate with 0.8, one in a hundred seems to rise so far.",
-)
-DRIFTING_NOISE = Threshold(
-    0.3,
-    "correlation of neighbours",
-    "Beyond it, intervals hold the truth less often than they say.",
 )
 STEPS_WITHOUT_NUMBER = Threshold(
     10,
@@ -95,7 +110,12 @@ NETWORK_IS_NOT_BOTTLENECK = Threshold(
 SMALL_NETWORK_SHARE = Threshold(
     0.1,
     "of step time",
-    "A way to meet that waits for less than a tenth of a step needs no other that gives up more.",
+    "Sync settings that wait for less than a tenth of a step need no others that give up more.",
+)
+CHEAP_GRADIENTS = Threshold(
+    0.05,
+    "of step time",
+    'With sync = "auto" gradients that cost no more are kept: they give nothing up.',
 )
 MODEL_AGREEMENT = Threshold(
     0.25,

@@ -114,7 +114,7 @@ def test_prediction_for_the_reference_runs_by_hand(config: Config) -> None:
     assert predicted["all, bf16 gradients"].seconds_exposed < 0.6 * wire
     assert predicted["one worker alone"].seconds_step == pytest.approx(0.61)
     text = page(FINDINGS, config)
-    assert "advice: set distributed.sync = 'local'" in text
+    assert "advice: set distributed.sync = 'auto', which chooses 'all, 16 int8 local" in text
     # Every way is named that is no gain, not the first one alone.
     slow = "As 'all, gradients' and as 'all, bf16 gradients' the run would be slower than one"
     assert slow in text
@@ -122,7 +122,7 @@ def test_prediction_for_the_reference_runs_by_hand(config: Config) -> None:
 
 
 def test_where_no_way_to_meet_is_a_gain_one_worker_is_advised(config: Config) -> None:
-    slow = (link("A", "B", 0.001 * GIGABIT), link("B", "A", 0.001 * GIGABIT))
+    slow = (link("A", "B", 1e-5 * GIGABIT), link("B", "A", 1e-5 * GIGABIT))
     text = page(replace(FINDINGS, links=slow), config)
     assert text.endswith("Even so one worker alone would be faster: train on one machine")
 
@@ -165,10 +165,19 @@ def configure(config: Config, **settings: object) -> Config:
 @pytest.mark.parametrize(
     ("settings", "row", "advice"),
     [
-        # Gradients would spend 87% of a step on this link, local steps 17%, in bf16 10%.
-        ({}, "all, gradients (configured)", "set distributed.sync = 'local'"),
+        # Gradients would spend 87% of a step on this link; local steps hide behind the computing.
+        ({}, "all, gradients (configured)", "set distributed.sync = 'auto'"),
         ({"compression": "fp16"}, "all, fp16 gradients (configured)", "set distributed.sync"),
-        ({"sync": "local"}, "all, 32 local steps (configured)", "set distributed.sync = 'local'"),
+        (
+            {"sync": "local", "local_delay": 0},
+            "all, 32 local steps (configured)",
+            "set distributed.sync = 'auto'",
+        ),
+        (
+            {"sync": "auto"},
+            "all, 16 int8 local steps in 4 parts (configured)",
+            "keep what is configured",
+        ),
         (
             {"sync": "local", "compression": "bf16"},
             "all, 32 bf16 local steps (configured)",
@@ -188,6 +197,29 @@ def test_what_is_configured_is_marked_and_not_recommended(
     assert text.count("(configured)") == 1
     assert f"\n  {row} " in text
     assert f"\nadvice: {advice}" in text
+
+
+@pytest.mark.parametrize(
+    ("gigabits", "chosen", "because"),
+    [
+        (1000, "all, gradients", "gradients would spend"),
+        (100, "all, bf16 gradients", "in bf16"),
+        (1, "all, 16 int8 local steps in 4 parts", "which 16 steps of 0.310 s hide"),
+        (0.1, "all, 16 int4 local steps in 4 parts", "int4 differences take"),
+        (0.01, "all, 96 int4 local steps in 8 parts", "at 10.0 Mb/s"),
+        (1e-5, "all, 512 int4 local steps in 8 parts", "steps"),
+    ],
+)
+def test_the_slower_the_link_the_less_is_sent(
+    config: Config, gigabits: float, chosen: str, because: str
+) -> None:
+    links = (link("A", "B", gigabits * GIGABIT), link("B", "A", gigabits * GIGABIT))
+    wire = 4 * 60_880_896 / (gigabits * GIGABIT)
+    step = replace(STEP, seconds_all_reduce=wire, seconds_exposed=wire)
+    text = page(replace(FINDINGS, links=links, step=step), configure(config, sync="auto"))
+    told = next(line for line in text.splitlines() if line.startswith("sync ="))
+    assert told.startswith(f"sync = \"auto\" chooses '{chosen}': ")
+    assert because in told
 
 
 def test_local_steps_are_given_up_where_the_network_is_fast(config: Config) -> None:

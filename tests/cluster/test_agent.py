@@ -232,6 +232,7 @@ if os.environ["RANK"] == "1":
 """
 
 
+@pytest.mark.slow
 def test_a_machine_whose_worker_dies_when_all_is_done_keeps_nobody_waiting(
     store: Any, tmp_path: Path
 ) -> None:
@@ -265,6 +266,7 @@ def test_workers_that_are_about_to_stop_do_not_wait_for_a_machine_that_joins(
     assert len(started) == starts
 
 
+@pytest.mark.slow
 def test_what_killed_agents_left_behind_is_removed_but_nothing_else(
     store: Any, tmp_path: Path
 ) -> None:
@@ -286,6 +288,7 @@ def test_what_killed_agents_left_behind_is_removed_but_nothing_else(
     assert others.exists()
 
 
+@pytest.mark.slow
 def test_orders_of_another_version_are_refused_in_one_line() -> None:
     words = [sys.executable, "-m", "dragoman.cluster.agent"]
     ended = subprocess.run(words, input='{"host": "a"}\n', capture_output=True, text=True)
@@ -325,7 +328,7 @@ def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     assert told.reason == "machines were missing for 3 s (distributed.wait_seconds)"
 
 
-ECHO = Failure("hostB", 1, 8, "lost touch with another worker", 2.0, is_echo=True)
+ECHO = Failure("hostB", 1, 8, "connection to another worker lost", 2.0, is_echo=True)
 LOST = Failure("hostC", None, None, "the machine was lost", 1.0)
 KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
 

@@ -13,7 +13,7 @@ from dragoman.errors import UserError
 
 NOW = 1_000_000.0
 OURS = Facts(
-    *("1.0", "2.13", "2.4", "3.11", "c0ffee", "5eed"),
+    *("1.0", "2.13", "2.4", "3.11", "0.2", "c0ffee", "5eed"),
     settings={"model.dropout": 0.1, "training.steps": None},
 )
 

@@ -26,7 +26,7 @@ def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
     monkeypatch.setattr(launcher, "_can_train", lambda: True)
     monkeypatch.setattr(launch, "SECONDS_TO_SAVE", 0.0)
     launcher._save_first()
-    assert "the steps since the last one will be made again" in capsys.readouterr().err
+    assert "the steps since the last one will be repeated" in capsys.readouterr().err
     launcher.control.note_saved(2)
     launcher._save_first()
     assert not capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_an_agent_that_falls_silent_is_killed() -> None:
     silence.look_until(102 + SECONDS_OF_SILENCE)
     assert silence.killed
     (failure,) = silence.launcher.control.failures()
-    assert "its agent did not move for 61 s" in failure.reason
+    assert "no heartbeat from its agent for 61 s" in failure.reason
 
 
 def test_a_launcher_that_stood_still_gives_its_agents_time() -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.cluster.local_steps import OuterSteps, cut_evenly, flat_weights, views_of
+from dragoman.cluster.local_steps import OuterSteps, flat_weights, views_of
+from dragoman.cluster.mean_exchange import cut_evenly
 from dragoman.config import DistributedSettings
 
 

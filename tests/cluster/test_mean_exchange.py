@@ -9,19 +9,22 @@ import pytest
 import torch
 
 from cluster.mean_worker import HOSTS, ROUNDS, vector_of
+from forked import OPTION
+from support import PATIENCE
 
 
 def exchange(folder: Path, form: str) -> list[dict[str, torch.Tensor]]:
-    script = Path(__file__).with_name("mean_worker.py")
+    worker = [sys.executable, *OPTION, "-m", "cluster.mean_worker"]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(folder / "store"), form],
+            [*worker, str(rank), str(folder / "store"), form],
+            cwd=Path(__file__).parents[1],
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(len(HOSTS))
     ]
-    told = [process.communicate(timeout=300)[0] for process in processes]
+    told = [process.communicate(timeout=PATIENCE)[0] for process in processes]
     return [
         {name: torch.tensor(values) for name, values in json.loads(one).items()} for one in told
     ]

@@ -167,10 +167,10 @@ def test_a_new_attempt_knows_which_requests_to_save_were_answered(control: Contr
 
 
 def test_an_attempt_says_who_was_lost_and_who_joined(control: ControlStore) -> None:
-    echo = Failure("hostA", 0, 8, "lost touch with another worker", 1.0, is_echo=True)
+    echo = Failure("hostA", 0, 8, "connection to another worker lost", 1.0, is_echo=True)
     lost = Failure("hostB", None, None, "the machine was lost", 2.0)
     killed = Failure("hostA", 0, 9, "killed by SIGKILL", 3.0)
-    alone = Failure("hostB", 1, 9, "did not move for 5 s", 4.0)  # Of the attempt before.
+    alone = Failure("hostB", 1, 9, "no heartbeat for 5 s", 4.0)  # Of the attempt before.
     stories: list[tuple[list[Failure], list[str], str]] = [
         ([], ["hostA", "hostB"], "a machine came or went"),
         ([echo], ["hostA"], "hostB was lost"),

@@ -291,7 +291,12 @@ BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
     ),
     ("huge", _nothing, ["vocabulary.size=3000000000"], r"at most 1,000,000, not 3,000,000,000$"),
     ("ratio", _nothing, [f"cleaning.max_length_ratio={10**400}"], r"must be a finite number"),
-    ("words", _long_words, [], r"does not suit this text: no line of it is shorter than 65,535"),
+    (
+        "words",
+        _long_words,
+        [],
+        r"does not work for this text: no line of it is shorter than 65,535",
+    ),
     (
         "pipe",
         lambda f: os.mkfifo(f / "pipe"),

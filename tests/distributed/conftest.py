@@ -23,6 +23,6 @@ def net(tmp_path: Path, template: Template) -> Iterator[Network]:
 def measured_net(tmp_path: Path, template: Template) -> Iterator[Network]:
     """The same, for tests that look at how long steps take."""
     template.start()
-    with network(tmp_path, ["hostA", "hostB"], template.place) as built:
+    with network(tmp_path, ["hostA", "hostB"], template.place, PACED | {"REST": "0"}) as built:
         start_all(built)
         yield built

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launched import LONG, worker_processes
-from support import SMALL, has_step, metrics, wait_until
+from forked import OPTION
+from launched import LONG, PACED, worker_processes
+from support import PATIENCE, SMALL, has_step, metrics, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -24,18 +25,6 @@ for name in ("SECONDS_TO_LEAVE", "SECONDS_OF_SILENCE"):
 from dragoman.cli import main
 main(sys.argv[1:])
 """
-# What worker 1 does when everything is done and it is about to leave.
-LEAVING = """
-import atexit, os, signal, sys, time
-if os.environ.get("RANK") == "1" and "train" in sys.argv:
-    ways = {
-        "slowly": lambda: time.sleep(6),
-        "never": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-        "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-        "with an error": lambda: os._exit(1),
-    }
-    atexit.register(ways[os.environ["LEAVES"]])
-"""
 
 
 @contextmanager
@@ -43,10 +32,10 @@ def launcher(folder: Path, *overrides: str, **variables: str) -> Iterator[subpro
     """A run of two workers; none of its processes outlives the block."""
     words = ["train", str(folder / "config.toml"), "--run", str(folder / "run"), "--workers", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, *words, *SMALL, *overrides],
+        [sys.executable, *OPTION, "-c", LAUNCHER, *words, *SMALL, *overrides],
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | variables,
+        env=os.environ | PACED | variables,
     )
     try:
         yield process
@@ -57,16 +46,15 @@ def launcher(folder: Path, *overrides: str, **variables: str) -> Iterator[subpro
 
 @pytest.mark.parametrize("way", ["slowly", "never", "killed", "with an error"])
 def test_a_worker_that_has_done_its_work_is_not_asked_to_do_it_again(
-    prepared: Path, tmp_path: Path, way: str
+    prepared: Path, way: str
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(LEAVING)
-    variables = {"LEAVES": way, "PYTHONPATH": str(tmp_path), "SECONDS_TO_LEAVE": "7"}
+    variables = {"LEAVES": way, "SECONDS_TO_LEAVE": "7"}
     with launcher(prepared, "distributed.timeout_seconds=5", **variables) as process:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert errors.count("the run is complete at step 24") == 1, errors
     assert not metrics(prepared / "run", "restart")
-    assert "did not move" not in errors
+    assert "no heartbeat" not in errors
 
 
 def test_nothing_restarts_after_a_stop_was_asked_for(prepared: Path) -> None:
@@ -79,11 +67,11 @@ def test_nothing_restarts_after_a_stop_was_asked_for(prepared: Path) -> None:
         victim.suspend()
         process.send_signal(signal.SIGINT)
         assert process.stderr
-        while "Ctrl-C once more" not in process.stderr.readline():
+        while "press Ctrl-C again" not in process.stderr.readline():
             assert process.poll() is None
         victim.kill()
         agent.resume()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, errors
     assert "killed by SIGKILL" in errors
     assert "resume the run with: " in errors
@@ -95,9 +83,9 @@ def test_an_agent_that_is_stopped_for_good_is_not_waited_for_for_ever(prepared: 
         wait_until(lambda: has_step(prepared / "run", 5))
         (agent,) = {worker.parent() for worker in worker_processes(process)}
         agent.suspend()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, errors
-    assert "its agent did not move for " in errors
+    assert "no heartbeat from its agent for " in errors
     assert "resume the run with: " in errors
 
 
@@ -107,7 +95,7 @@ def test_a_terminal_that_closes_asks_for_a_stop(prepared: Path) -> None:
         wait_until(lambda: has_step(run, 5))
         for _ in range(2):  # The shell says so, and then the kernel.
             process.send_signal(signal.SIGHUP)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 4, errors
     last = metrics(run, "train")[-1]["step"]
     assert (run / f"checkpoints/step-{last:08d}").is_dir()

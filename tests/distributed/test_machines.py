@@ -75,6 +75,7 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         assert (restart["lost"], restart["joined"]) == ([victim.name], [])
         assert f"{victim.name} was lost" in restart["reason"]
         assert restart["step"] > 0, "it went on from the survivor's own checkpoint"
+        wait_until(lambda: bool(metrics(run, "lost")))
         (lost,) = metrics(run, "lost")
         assert lost["host"] == victim.name
         wait_until(lambda: metrics(run, "train")[-1]["step"] > restart["step"] + 20)
@@ -218,4 +219,4 @@ def test_host_without_ssh_is_named(net: Network, prepared: Path) -> None:
     with training(net, prepared / "config.toml", *SMALL) as process:
         output = end_of(net, process)
     assert process.returncode == 2, output
-    assert "hostB did not come up (exit 255); try `ssh hostB" in output
+    assert "hostB did not start (exit 255); try `ssh hostB" in output

@@ -10,7 +10,7 @@ import pytest
 from dragoman.cluster.control_store import STORE_VARIABLE, connect
 from dragoman.cluster.failures import Failure
 from launched import LONG, train, training, worker_processes
-from support import has_step, metrics, wait_until
+from support import PATIENCE, has_step, metrics, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_what_a_stranger_writes_to_the_control_store_is_not_heeded(prepared: Pat
         wait_until(lambda: has_step(run, step + 200))
         assert not metrics(run, "restart")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 4, errors
     assert errors.count("wrote the notice 'result' to its control store") == 1, errors
     assert "Traceback" not in errors

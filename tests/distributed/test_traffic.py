@@ -34,9 +34,8 @@ def demo_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "demo.toml"
 
 
-def test_demo_corpus_over_ssh_with_counted_bytes(measured_net: Network, demo_config: Path) -> None:
+def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path) -> None:
     """Two hosts, one command: names, addresses, shared evaluation, and bytes as in theory."""
-    net = measured_net
     first, second = net.machines
     gradient_bytes = 4 * 2_456_832
     # Two workers on a machine add up before they send: the wire carries no more for them.
@@ -50,11 +49,11 @@ def test_demo_corpus_over_ssh_with_counted_bytes(measured_net: Network, demo_con
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        settings = ["training.steps=24", "schedule.decay_steps=8", "schedule.warmup_steps=12"]
-        settings += ["evaluation.every_steps=24", "evaluation.bleu_pairs=8"]
+        settings = ["training.steps=16", "schedule.decay_steps=6", "schedule.warmup_steps=8"]
+        settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
         settings += [f"distributed.compression={compression}"]
         # Two micro-batches a worker: what is accumulated is sent once.
-        settings += ["batches.rows_per_device=4"]
+        settings += ["batches.tokens_per_step=512", "batches.rows_per_device=1"]
         hosts = f"hostA:{workers // 2},hostB:{workers // 2}"
         with training(net, demo_config, *settings, hosts=hosts) as process:
             output = end_of(net, process)
@@ -66,7 +65,7 @@ def test_demo_corpus_over_ssh_with_counted_bytes(measured_net: Network, demo_con
         assert f"{workers} cpu workers on hostA, hostB" in output
         run = run_on(net, first)
         steps = metrics(run, "train")
-        assert [line["step"] for line in steps] == list(range(1, 25))
+        assert [line["step"] for line in steps] == list(range(1, 17))
         assert steps[-1]["loss"] < steps[0]["loss"] - 1
         (start,) = metrics(run, "start")
         assert sorted(set(start["hosts"])) == ["hostA", "hostB"]
@@ -74,13 +73,13 @@ def test_demo_corpus_over_ssh_with_counted_bytes(measured_net: Network, demo_con
         assert evaluation["pairs"] == 500
         # Both machines hold the run: weights, history, scores.
         other = run_on(net, second)
-        assert len(metrics(other, "train")) == 24
+        assert len(metrics(other, "train")) == 16
         for name, tensor in final_tensors(run).items():
             assert tensor.equal(final_tensors(other)[name]), name
-        # Between the ends of steps 6 and 23, from the card's own counter.
+        # Between the ends of steps 4 and 15, from the card's own counter.
         times, counts = zip(*samples, strict=True)
-        sent = np.interp([steps[5]["time"], steps[22]["time"]], times, counts)
-        bytes_per_step = (sent[1] - sent[0]) / 17
+        sent = np.interp([steps[3]["time"], steps[14]["time"]], times, counts)
+        bytes_per_step = (sent[1] - sent[0]) / 11
         # A ring over two machines: each sends the gradients once.
         assert bytes_per_step == pytest.approx(factor * gradient_bytes, rel=0.05), compression
         (calibration,) = metrics(run, "calibration")

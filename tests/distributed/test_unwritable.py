@@ -1,15 +1,15 @@
 """Places and consoles that cannot be written: the former end a run at once, the latter never."""
 
 import os
-import shlex
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from forked import ENTER
 from launched import LONG
-from support import SMALL, dragoman_command, has_step, metrics, wait_until
+from support import PATIENCE, SMALL, dragoman_command, has_step, metrics, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -32,13 +32,22 @@ def test_a_run_folder_that_cannot_be_written_ends_the_run_at_once(
     run.mkdir()
     where = "--run", run, "--workers", str(workers)
     command = dragoman_command("train", prepared / "config.toml", *where, *SMALL)
-    steps = f"{mount.format(run=run)} && exec {shlex.join(command)}"
     unshare = subprocess.run(["unshare", "--mount", "true"], capture_output=True)
     if os.getuid() or unshare.returncode:
         pytest.skip("needs root and mount namespaces")
-    ended = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", steps], capture_output=True, text=True, timeout=120
-    )
+    steps = f"{mount.format(run=run)} && echo ready && exec cat"
+    words = ["unshare", "--mount", "sh", "-c", steps]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as place:
+        assert place.stdin
+        assert place.stdout
+        assert place.stdout.readline() == b"ready\n"
+        ended = subprocess.run(
+            [*ENTER, f"--target={place.pid}", *command],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        place.stdin.close()
     assert ended.returncode == code, ended.stderr
     told = [one for one in ended.stderr.splitlines() if one.startswith("dragoman: ")]
     assert told[0] == line.format(host=os.uname().nodename, run=run)
@@ -63,7 +72,7 @@ def test_a_console_that_cannot_be_written_does_not_end_training(
         os.close(other)
     try:
         command = train_words(prepared, workers)
-        ended = subprocess.run(command, stdout=console, stderr=console, timeout=120)
+        ended = subprocess.run(command, stdout=console, stderr=console, timeout=PATIENCE)
     finally:
         os.close(console)
     assert ended.returncode == 0
@@ -83,7 +92,7 @@ def test_a_terminal_that_is_gone_does_not_end_training(prepared: Path) -> None:
         step = metrics(run, "train")[-1]["step"]
         wait_until(lambda: has_step(run, step + 100))
         process.send_signal(signal.SIGHUP)
-        assert process.wait(timeout=60) == 4
+        assert process.wait(timeout=PATIENCE) == 4
     finally:
         process.kill()
         process.wait()

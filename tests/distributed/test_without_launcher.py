@@ -95,7 +95,7 @@ def test_the_echo_of_a_killed_worker_is_one_line_without_a_launcher(prepared: Pa
             first.kill()
             second.kill()
     assert first.returncode == 1
-    assert "dragoman: lost touch with another worker; look for what it said" in errors
+    assert "dragoman: connection to another worker lost; see its log" in errors
     assert "Traceback" not in errors
 
 

@@ -1,10 +1,14 @@
+import copy
+
 import pytest
 import torch
 
 from dragoman.config import ModelSettings
-from dragoman.inference import beam_search as beam_search_module
-from dragoman.inference.beam_search import SearchOptions, beam_search
-from dragoman.model.transformer import Decoding, Transformer, in_large_pieces
+from dragoman.inference.beam_search import BeamSearch, beam_search
+from dragoman.inference.hypotheses import Hypothesis, SearchOptions
+from dragoman.inference.room import Room
+from dragoman.model.transformer import Transformer
+from model.fused_reference import DEVICE, IS_INTERPRETED
 
 WORDS, BEGIN, END = 12, 1, 2
 
@@ -21,19 +25,16 @@ def model() -> Transformer:
     return model
 
 
-def batch(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def sentences(lengths: list[int]) -> list[list[int]]:
     generator = torch.Generator().manual_seed(sum(lengths))
-    width = max(lengths)
-    source = torch.randint(3, WORDS, (len(lengths), width), generator=generator)
-    segments = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
-    return source * segments, segments
+    return [torch.randint(3, WORDS, (length,), generator=generator).tolist() for length in lengths]
 
 
 @torch.no_grad()
-def log_probabilities(
-    model: Transformer, source: torch.Tensor, segments: torch.Tensor, prefix: list[int]
-) -> torch.Tensor:
+def log_probabilities(model: Transformer, sentence: list[int], prefix: list[int]) -> torch.Tensor:
     """Next word after a prefix, by full decoding without any cache."""
+    source = torch.tensor([sentence])
+    segments = torch.ones_like(source)
     encoded = model.encode(source, torch.arange(source.shape[1])[None], segments)
     inputs = torch.tensor([[BEGIN, *prefix]])
     positions = torch.arange(inputs.shape[1])[None]
@@ -41,12 +42,10 @@ def log_probabilities(
     return (hidden[0, -1] @ model.target_embedding.weight.T).log_softmax(-1)
 
 
-def greedy(
-    model: Transformer, source: torch.Tensor, segments: torch.Tensor, longest: int
-) -> tuple[int, ...]:
+def greedy(model: Transformer, sentence: list[int], longest: int) -> tuple[int, ...]:
     prefix: list[int] = []
     while len(prefix) < longest:
-        word = int(log_probabilities(model, source, segments, prefix).argmax())
+        word = int(log_probabilities(model, sentence, prefix).argmax())
         if word == END:
             break
         prefix.append(word)
@@ -55,27 +54,25 @@ def greedy(
 
 def test_beam_of_one_is_greedy_in_any_batch(model: Transformer) -> None:
     lengths = [5, 1, 8, 3, 3, 7]
-    source, segments = batch(lengths)
-    longest = [9, 3, 12, 1, 20, 6]
-    found = beam_search(model, source, segments, longest, SearchOptions(1, 2, 0.6, BEGIN, END))
-    for row, (length, most) in enumerate(zip(lengths, longest, strict=True)):
-        one = source[row : row + 1, :length], segments[row : row + 1, :length]
-        assert found[row][0].tokens == greedy(model, *one, most)
+    source, longest = sentences(lengths), [9, 3, 12, 1, 20, 6]
+    found = beam_search(model, source, longest, SearchOptions(1, 2, 0.6, BEGIN, END))
+    for sentence, most, best in zip(source, longest, found, strict=True):
+        assert best[0].tokens == greedy(model, sentence, most)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
 def test_wide_beam_finds_the_best_of_all_short_translations(
     model: Transformer, length_penalty: float
 ) -> None:
-    source, segments = batch([4])
+    (sentence,) = sentences([4])
     options = SearchOptions(WORDS**2, 1, length_penalty, BEGIN, END)
-    found = beam_search(model, source, segments, [3], options)[0]
+    found = beam_search(model, [sentence], [3], options)[0]
     scores: dict[tuple[int, ...], float] = {}
     unfinished: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     for length in range(1, 4):
         grown = []
         for prefix, total in unfinished:
-            following = log_probabilities(model, source, segments, list(prefix))
+            following = log_probabilities(model, sentence, list(prefix))
             for word in range(WORDS):
                 score = total + float(following[word])
                 if word == END or length == 3:
@@ -93,12 +90,12 @@ def test_wide_beam_finds_the_best_of_all_short_translations(
 
 
 def test_patience_finds_what_poor_short_hypotheses_hide(model: Transformer) -> None:
-    source, segments = batch([7] * 40)
+    source = sentences([7] * 40)
     best = [
         [
             found[0].score
             for found in beam_search(
-                model, source, segments, [20] * 40, SearchOptions(4, patience, 1.0, BEGIN, END)
+                model, source, [20] * 40, SearchOptions(4, patience, 1.0, BEGIN, END)
             )
         ]
         for patience in (1, 2)
@@ -109,57 +106,83 @@ def test_patience_finds_what_poor_short_hypotheses_hide(model: Transformer) -> N
 
 
 def test_batching_changes_no_hypothesis(model: Transformer) -> None:
-    lengths = [5, 2, 8, 6]
-    source, segments = batch(lengths)
+    source = sentences([5, 2, 8, 6])
     options = SearchOptions(4, 2, 0.6, BEGIN, END)
-    together = beam_search(model, source, segments, [12] * 4, options)
-    for row, length in enumerate(lengths):
-        one = source[row : row + 1, :length], segments[row : row + 1, :length]
-        alone = beam_search(model, *one, [12], options)[0]
-        assert [one.tokens for one in together[row]] == [one.tokens for one in alone]
-        for one_score, other in zip(together[row], alone, strict=True):
-            assert one_score.score == pytest.approx(other.score, abs=1e-4)
-        assert len({one.tokens for one in alone}) == len(alone)
+    together = beam_search(model, source, [12] * 4, options)
+    alone = [beam_search(model, [sentence], [12], options)[0] for sentence in source]
+    assert_same(together, alone)
+    for found in alone:
+        assert len({one.tokens for one in found}) == len(found)
 
 
-@pytest.fixture(params=["a GPU", "as on a GPU"])
-def other_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """A GPU, where steps are replayed; or the CPU, doing what a GPU does but for the replay."""
-    if request.param == "a GPU":
-        if not torch.cuda.is_available():
-            pytest.skip("needs a CUDA device")
-        return torch.device("cuda")
-
-    def all_places(self: Decoding) -> torch.Tensor:
-        return (torch.arange(len(self.sinusoids)) <= self.position)[None, None, None]
-
-    def reorder_all(self: Decoding, rows: torch.Tensor) -> None:
-        pieces = in_large_pieces(self.caches)
-        assert pieces.dtype == torch.complex128
-        pieces.copy_(pieces[:, :, rows])
-
-    monkeypatch.setattr(Decoding, "mask", all_places)
-    monkeypatch.setattr(Decoding, "reorder", reorder_all)
-    for name in ("STEPS_BETWEEN_LOOKS", "SHARE_HELD_UNTIL"):
-        settings = getattr(beam_search_module, name)
-        monkeypatch.setitem(settings, "cpu", settings["cuda"])
-    return torch.device("cpu")
+def test_as_many_come_as_are_wanted(model: Transformer) -> None:
+    source = sentences([5, 2, 8, 6])
+    every, two = (
+        beam_search(model, source, [12] * 4, SearchOptions(4, 2, 0.6, BEGIN, END, n_best))
+        for n_best in (None, 2)
+    )
+    assert [len(one) for one in every] == [4] * 4
+    assert_same([one[:2] for one in every], two)
 
 
+@pytest.mark.parametrize("slots", [1, 3, 4])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_another_device_finds_the_same(
-    model: Transformer, beam: int, other_device: torch.device, monkeypatch: pytest.MonkeyPatch
+def test_waiting_for_a_slot_changes_no_hypothesis(
+    model: Transformer, beam: int, slots: int
 ) -> None:
     lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
-    source, segments = batch(lengths)
+    source = sentences(lengths)
     longest = [2 * length + 4 for length in lengths]
     options = SearchOptions(beam, 2, 0.6, BEGIN, END)
-    there = beam_search(
-        model.to(other_device), source.to(other_device), segments.to(other_device), longest, options
-    )
-    monkeypatch.undo()
-    here = beam_search(model.cpu(), source, segments, longest, options)
-    for one, other in zip(here, there, strict=True):
-        assert [hypothesis.tokens for hypothesis in one] == [found.tokens for found in other]
-        for hypothesis, found in zip(one, other, strict=True):
-            assert hypothesis.score == pytest.approx(found.score, abs=1e-4)
+    together = beam_search(model, source, longest, options)
+    assert_same(together, beam_search(model, source, longest, options, slots))
+
+
+@pytest.fixture(params=["a GPU", "Triton's interpreter"])
+def device_with_kernels(request: pytest.FixtureRequest) -> torch.device:
+    pytest.importorskip("triton", reason="triton is not installed")
+    if (request.param == "a GPU") == IS_INTERPRETED:
+        pytest.skip("the kernels run either on a GPU or in the interpreter")
+    if request.param == "a GPU" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return DEVICE
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("beam", [1, 4, 20])
+def test_recorded_search_finds_the_same_again_and_again(
+    model: Transformer, beam: int, device_with_kernels: torch.device
+) -> None:
+    from dragoman.model.fused.decoding import FusedDecoderKernels
+
+    if beam > 4 and IS_INTERPRETED:
+        pytest.skip("takes minutes in the interpreter")
+    lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
+    longest = [2 * length + 4 for length in lengths]
+    options = SearchOptions(beam, 2, 0.6, BEGIN, END)
+    expected = beam_search(model, sentences(lengths), longest, options)
+    moved = copy.deepcopy(model).to(device_with_kernels)
+    room = Room(slots=3, sentences=12, source_tokens=80, longest=40)
+    is_recorded = device_with_kernels.type == "cuda"
+    search = BeamSearch(moved, options, room, is_recorded=is_recorded, kernels=FusedDecoderKernels)
+    assert_same(expected, search.search(sentences(lengths), longest))
+    if not is_recorded:
+        return
+    # Fewer of them the next time, and then with other weights.
+    fewer = search.search(sentences(lengths)[:4], longest[:4])
+    assert_same(expected[:4], fewer)
+    with torch.no_grad():
+        for one in (model, moved):
+            one.target_embedding.weight.mul_(0.5)
+    other = search.search(sentences(lengths), longest)
+    again = beam_search(model, sentences(lengths), longest, options)
+    with torch.no_grad():
+        model.target_embedding.weight.mul_(2.0)
+    assert_same(again, other)
+
+
+def assert_same(expected: list[list[Hypothesis]], found: list[list[Hypothesis]]) -> None:
+    for one, other in zip(expected, found, strict=True):
+        assert [hypothesis.tokens for hypothesis in one] == [same.tokens for same in other]
+        for hypothesis, same in zip(one, other, strict=True):
+            assert hypothesis.score == pytest.approx(same.score, abs=1e-4)

@@ -12,7 +12,7 @@ import torch
 from dragoman.cli import main
 from dragoman.inference.load import load_trained
 from dragoman.inference.parts import _claim
-from dragoman.inference.sampling import Sampling, sample_lines
+from dragoman.inference.sampling import Sampling
 from dragoman.runs.folder import RunFolder
 from support import dragoman_command, number_pairs, refusal, wait_until
 
@@ -56,8 +56,9 @@ def test_killed_and_started_again_twice_at_once(
         assert (now.st_ino, now.st_mtime_ns) == (earlier.st_ino, earlier.st_mtime_ns)
     assert len(list(folder.glob("part-*.txt"))) == 30
     trained = load_trained(RunFolder(spelling_run), "best", 1, torch.device("cpu"))
-    sampling = Sampling(top_k=0, temperature=0.8, seed=3)
-    drawn = sample_lines(trained.translator, LINES, trained.config.translation, 1, sampling)
+    drawn = trained.translator.sample(
+        LINES, trained.config.translation, 1, Sampling(top_k=0, temperature=0.8, seed=3)
+    )
     # In other batches the last bits differ, and rarely a word that is drawn by a hair.
     same = sum(one[0].text == other for one, other in zip(drawn, joined(folder), strict=True))
     assert same >= 0.99 * len(LINES)

@@ -9,15 +9,7 @@ import torch
 from dragoman.cli import main
 from dragoman.config import TranslationSettings
 from dragoman.inference.load import TrainedModel, load_trained
-from dragoman.inference.sampling import (
-    SampleOptions,
-    Sampling,
-    _draw,
-    _keys,
-    _uniform,
-    sample,
-    sample_lines,
-)
+from dragoman.inference.sampling import SampleOptions, Sampling, _draw, _keys, _uniform, sample
 from dragoman.inference.translate import Translator
 from dragoman.runs.folder import RunFolder
 from support import number_pairs, refusal
@@ -67,21 +59,21 @@ def test_numbers_are_even_and_apart() -> None:
 def test_one_candidate_is_greedy_search(translator: Translator) -> None:
     greedy = translator.translate(LINES, SETTINGS)
     for sampling in (Sampling(1, 3.0, 7), Sampling(0, 0.01, 7)):
-        drawn = sample_lines(translator, LINES, SETTINGS, 1, sampling)
+        drawn = translator.sample(LINES, SETTINGS, 1, sampling)
         for one, other in zip(drawn, greedy, strict=True):
             assert one[0].text == other[0].text
             assert one[0].score == pytest.approx(other[0].score, rel=1e-4, abs=1e-4)
 
 
 def test_a_line_gets_the_same_anywhere_and_another_seed_another(translator: Translator) -> None:
-    together = sample_lines(translator, [*LINES, "", LINES[0]], SETTINGS, 3, WARM)
-    alone = [sample_lines(translator, [line], SETTINGS, 3, WARM)[0] for line in LINES]
+    together = translator.sample([*LINES, "", LINES[0]], SETTINGS, 3, WARM)
+    alone = [translator.sample([line], SETTINGS, 3, WARM)[0] for line in LINES]
     texts = [[one.text for one in several] for several in together]
     assert texts[: len(LINES)] == [[one.text for one in several] for several in alone]
     assert texts[-1] == texts[0]
     assert texts[-2] == ["", "", ""]
     assert any(len(set(several)) > 1 for several in texts), "drawn one by one"
-    other = sample_lines(translator, LINES, SETTINGS, 3, Sampling(0, 2.0, 2))
+    other = translator.sample(LINES, SETTINGS, 3, Sampling(0, 2.0, 2))
     assert texts[: len(LINES)] != [[one.text for one in several] for several in other]
 
 

@@ -1,15 +1,19 @@
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from dragoman.config import ModelSettings, TranslationSettings, VocabularySettings
 from dragoman.corpus.subwords import Subwords, train_subwords
-from dragoman.inference.beam_search import Hypothesis
+from dragoman.inference import translate
+from dragoman.inference.beam_search import BeamSearch
+from dragoman.inference.hypotheses import Hypothesis
 from dragoman.inference.translate import (
     TextSides,
     Translator,
     batches_by_length,
+    groups_by_length,
     one_line,
     split_evenly,
     translate_text,
@@ -37,6 +41,18 @@ def test_batches_hold_everything_once_within_the_limit() -> None:
         longest = max(lengths[index] for index in batch)
         assert longest * len(batch) <= 64 or len(batch) == 1
     assert list(batches_by_length([], 64)) == []
+
+
+def test_groups_hold_everything_once_within_both_limits() -> None:
+    lengths = [3, 50, 7, 7, 1, 20, 60, 5, 1, 1]
+    groups = list(groups_by_length(lengths, most_tokens=64, most=4))
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    for group in groups:
+        assert sum(lengths[index] for index in group) <= 64
+        assert len(group) <= 4
+    longest = [lengths[group[0]] for group in groups]
+    assert longest == sorted(longest, reverse=True)
+    assert list(groups_by_length([], 64, 4)) == []
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a b"])
@@ -73,3 +89,41 @@ def test_a_model_without_finite_weights_translates_to_nothing(beam: int) -> None
     translator = Translator(model, text, torch.device("cpu"))
     found = translator.translate(["one two", ""], TranslationSettings(beam=beam))
     assert [best[0].text for best in found] == ["", ""]
+
+
+@pytest.mark.parametrize("gibibytes", [0, 100])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_searches_that_are_kept_find_the_same(
+    beam: int, gibibytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, but for the recording: with little memory, one sentence after the other."""
+    lines = number_pairs(1_000, 24)[0]
+    lines[3], lines[7] = "", " ".join(lines[:5])
+    subwords = Subwords(
+        train_subwords([line.encode() for line in lines], VocabularySettings(size=275))
+    )
+    settings = ModelSettings(preset="tiny", encoder_layers=1, decoder_layers=1, d_model=16, heads=2)
+    torch.manual_seed(1)
+    model = Transformer(settings, subwords.size, subwords.size, joint=True).eval()
+    text = TextSides(subwords, subwords, normalize_punctuation=False, max_tokens=32)
+    how = TranslationSettings(beam=beam, batch_tokens=64)
+    expected = Translator(model, text, torch.device("cpu")).translate(lines, how)
+    monkeypatch.setattr(translate, "can_record", lambda _: True)
+    monkeypatch.setattr(translate, "free_bytes", lambda _: gibibytes << 30)
+    made = []
+
+    def make(*arguments: Any, is_recorded: bool) -> BeamSearch:
+        assert is_recorded
+        made.append(BeamSearch(*arguments, is_recorded=False))
+        return made[-1]
+
+    monkeypatch.setattr(translate, "BeamSearch", make)
+    keeping = Translator(model, text, torch.device("cpu"))
+    for _ in range(2):
+        found = keeping.translate(lines, how)
+        assert [best[0].text for best in found] == [best[0].text for best in expected]
+        few = keeping.translate(lines[:4], how)
+        assert [best[0].text for best in few] == [best[0].text for best in expected[:4]]
+    assert len(made) == 2, "one for many, one for few"
+    keeping.translate(lines, TranslationSettings(beam=beam + 1, batch_tokens=64))
+    assert len(made) == 3

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PairTokens, pack_lines
-from dragoman.inference.evaluate import rows_to_device
 from dragoman.model.transformer import RowTensors
 
 LOW_32_BITS = 0xFFFFFFFF
@@ -139,7 +138,7 @@ def random_rows(rows: int, slots: int, words: int, generator: torch.Generator) -
 
     pairs = PairTokens(pack_lines(lines(), "uint16"), pack_lines(lines(), "uint16"))
     packed = pack(pairs, slots, begin=1)
-    return rows_to_device(packed[slice(len(packed) - rows, len(packed))], DEVICE)
+    return RowTensors.copy_to(DEVICE, packed[slice(len(packed) - rows, len(packed))].arrays())
 
 
 @contextmanager

@@ -110,6 +110,13 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def wait_for(self, expression: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        deadline = time.monotonic() + SECONDS_TO_ANSWER
+        while not self.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            time.sleep(0.05)
+
     def requests(self) -> list[str]:
         """Every address the page asked for since it was opened."""
         return [

@@ -332,7 +332,7 @@ def local_run(
     round.
     """
     run = RunFolder(path, hosts=("alpha", "beta"))
-    run.settings = f'{SETTINGS}\n[distributed]\nsync = "local"\nlocal_steps = 8\n'
+    run.settings = f'{SETTINGS}\n[distributed]\nsync = "local"\nlocal_steps = 8\nlocal_delay = 0\n'
     run.begin()
     run.link(goodput_bytes_per_second=2_000_000.0)
     run.calibrate(seconds_compute=0.8, seconds_all_reduce=2.0, bytes_per_step=500_000)

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.report.answers.gpus_and_steps import step_time
 from dragoman.report.answers.network_bottleneck import network_bottleneck
+from dragoman.report.answers.step_time import step_time
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.bottleneck import judge_network, measure_steps, steady_steps
@@ -63,7 +63,7 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     assert findings.latest_times is not None
     assert findings.latest_times.mean == pytest.approx(0.5)
     assert findings.network is not None
-    assert findings.network.verdict == "no"
+    assert findings.network.reason == "small share"
     assert findings.network.infinite_network_seconds == pytest.approx(0.5)
     # At 4 MB a second half a second brings 2 MB; the earlier steps had 4.
     assert findings.network.traffic[0].bytes_per_step == pytest.approx(2e6, rel=1e-3)
@@ -95,7 +95,7 @@ def test_a_life_without_steps_says_nothing_about_the_others(tmp_path: Path) -> N
     assert evidence.history.calibration.seconds_compute == pytest.approx(0.4)
     network = analyse(evidence).network
     assert network is not None
-    assert network.verdict == "yes"
+    assert network.reason == "large share"
 
 
 def test_the_network_by_hand(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_network_by_hand(tmp_path: Path) -> None:
     times = measure_steps(evidence.history.train)
     assert times is not None
     found = judge_network(evidence, times)
-    assert found.verdict == "yes"
+    assert found.reason == "large share"
     assert found.network_share == pytest.approx(0.5)
     assert found.infinite_network_seconds == pytest.approx(0.5)
     assert found.theory_seconds == pytest.approx(0.5 + 2 * 0.001)
@@ -122,26 +122,26 @@ def test_the_network_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exposed", "all_reduce", "verdict"),
+    ("exposed", "all_reduce", "reason"),
     [
-        (0.5, 0.5, "yes"),
-        (0.25, 0.5, "yes"),
-        (0.1, 0.5, "no"),
-        (0.2, 0.5, "unclear"),  # Between the thresholds.
-        (0.5, 0.1, "unclear"),  # The bytes do not explain the wait.
+        (0.5, 0.5, "large share"),
+        (0.25, 0.5, "large share"),
+        (0.1, 0.5, "small share"),
+        (0.2, 0.5, "middling share"),
+        (0.5, 0.1, "unexplained wait"),
     ],
 )
-def test_network_verdicts(tmp_path: Path, exposed: float, all_reduce: float, verdict: str) -> None:
+def test_network_reasons(tmp_path: Path, exposed: float, all_reduce: float, reason: str) -> None:
     run = pair_run(tmp_path, exposed=exposed, all_reduce=all_reduce)
     network = analyse(_load(run)).network
     assert network is not None
-    assert network.verdict == verdict
+    assert network.reason == reason
 
 
 def test_one_machine_has_no_network(tmp_path: Path) -> None:
     network = analyse(_load(calm_run(tmp_path))).network
     assert network is not None
-    assert network.verdict == "single machine"
+    assert network.reason == "single machine"
 
 
 def test_without_phase_times_nothing_is_claimed(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_without_phase_times_nothing_is_claimed(tmp_path: Path) -> None:
         line.pop("seconds_exposed_communication", None)
     network = analyse(_load(run)).network
     assert network is not None
-    assert network.verdict == "unclear"
+    assert network.reason == "waits not known"
 
 
 def test_waiting_for_a_slow_worker_is_not_the_network(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_waiting_for_a_slow_worker_is_not_the_network(tmp_path: Path) -> None:
     network = analyse(_load(run)).network
     assert network is not None
     assert network.network_seconds == pytest.approx(0.05)
-    assert network.verdict == "no"
+    assert network.reason == "small share"
     assert network.straggler is not None
     assert (network.straggler.worker, network.straggler.host) == (1, "beta")
     assert network.straggler.share_of_steps == 1.0
@@ -325,11 +325,11 @@ def test_several_machines_that_are_slower_than_one_worker(tmp_path: Path) -> Non
     assert answer.answer.endswith(slower)
     assert answer.evidence["one_worker_seconds"] == pytest.approx(0.18)
     # In 16 bits a step would still take 0.55 s; 32 local steps take 0.114 s.
-    assert "32 local steps in bf16 (distributed.sync): 0.114 s a step" in answer.next_step
+    assert '"auto" (16 local steps in int8): 0.101 s a step' in answer.next_step
 
 
 def test_where_nothing_beats_one_worker_one_machine_is_advised(tmp_path: Path) -> None:
-    run = pair_run(tmp_path, exposed=9.9, seconds=10.0, goodput=400_000.0, all_reduce=9.9)
+    run = pair_run(tmp_path, exposed=9.9, seconds=10.0, goodput=400.0, all_reduce=9.9)
     for line in run.lines:
         if line["kind"] == "train":
             line |= {"seconds_compute": 0.02, "seconds_other": 0.065}
@@ -337,7 +337,7 @@ def test_where_nothing_beats_one_worker_one_machine_is_advised(tmp_path: Path) -
     evidence = _load(run)
     answer = network_bottleneck(evidence, analyse(evidence))
     assert answer.next_step.startswith(
-        "Train on one machine: even sending less, a step is predicted to take 0.256 s, against"
+        "Train on one machine: even sending less, a step is predicted to take 2.48 s, against"
     )
 
 
@@ -348,6 +348,22 @@ def test_sixteen_bits_are_advised_where_they_are_enough(tmp_path: Path) -> None:
     assert "one worker alone" not in answer.answer
     assert 'distributed.compression = "bf16": 0.703 s a step is predicted' in answer.next_step
     assert "Local steps or a faster link save more" in answer.next_step
+
+
+def test_what_balancing_won_is_told(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    line = next(line for line in run.lines if line["kind"] == "calibration")
+    line["seconds_compute_by_worker"] = [0.2, 0.4]
+    evidence = _load(run)
+    assert not any("equal shares" in one for one in step_time(evidence, analyse(evidence)).details)
+    line["balanced_rows"] = [22, 10]
+    evidence = _load(run)
+    (told,) = (
+        one for one in step_time(evidence, analyse(evidence)).details if "equal shares" in one
+    )
+    assert "worker 1 on beta would compute 0.400 s a step, 2.0 times as long" in told
+    # 22 rows instead of 16 take the first 0.275 s, 10 the second 0.25 s.
+    assert "shared out 22:10 instead (distributed.balance): 0.275 s" in told
 
 
 def test_three_steps_on_one_machine(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.report.answers.answer import Answer
-from dragoman.report.answers.gpus_and_steps import gpu_utilization
+from dragoman.report.answers.gpus_used import gpu_utilization
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.gpus import GpuJudgement

@@ -121,20 +121,46 @@ def test_on_cpus_the_workers_of_a_machine_share_its_cores() -> None:
 
 def test_local_steps_by_hand() -> None:
     exchange = BASE / (0.95 * GIGABIT) + 2 * 1e-4
-    local = predict(TWO_MACHINES, Scenario(local_steps=50))
-    assert local.bytes_per_step == BASE / 50
-    assert local.seconds_exposed == pytest.approx(exchange / 50)
-    assert local.seconds_step == pytest.approx(0.63 + exchange / 50)
-    half = predict(TWO_MACHINES, Scenario(local_steps=50, compression="bf16"))
+    outer = 60_880_896 * 4e-11 / 50
+    waited = predict(TWO_MACHINES, Scenario(local_steps=50, local_delay=0))
+    assert waited.bytes_per_step == BASE / 50
+    assert waited.seconds_exposed == pytest.approx(exchange / 50)
+    assert waited.seconds_step == pytest.approx(0.63 + outer + exchange / 50)
+    half = predict(TWO_MACHINES, Scenario(local_steps=50, local_delay=0, compression="bf16"))
     assert half.seconds_exposed == pytest.approx((BASE / 2 / (0.95 * GIGABIT) + 2e-4) / 50)
-    # In fragments it travels beside 50 steps of 0.6 s of computing: nothing is waited for.
-    spread = predict(TWO_MACHINES, Scenario(local_steps=50, local_fragments=4))
-    assert spread.seconds_exposed == 0
-    assert spread.seconds_step == pytest.approx(0.63)
-    # Over 1 Mbit/s an exchange takes longer than that, and every fragment has its two hops.
+    # It travels beside 50 steps of 0.63 s: nothing is waited for, in one piece or in four.
+    for fragments in (1, 4):
+        spread = predict(TWO_MACHINES, Scenario(local_steps=50, local_fragments=fragments))
+        assert spread.seconds_exposed == 0
+        assert spread.seconds_step == pytest.approx(0.63 + outer)
+    # Two fragments of three steps each hide six steps' worth; beyond them everyone waits.
+    short = Scenario(local_steps=50, local_fragments=2, local_delay=3, bytes_per_second=1e6)
+    took = BASE / 1e6 + 2 * 2 * 1e-4
+    assert predict(TWO_MACHINES, short).seconds_exposed == pytest.approx((took - 6 * 0.63) / 50)
+    # Over 1 Mbit/s an exchange takes longer than all steps, and every fragment has its two hops.
     slow = Scenario(local_steps=50, local_fragments=4, bytes_per_second=GIGABIT / 1e3)
     took = BASE / (GIGABIT / 1e3) + 4 * 2 * 1e-4
-    assert predict(TWO_MACHINES, slow).seconds_exposed == pytest.approx((took - 50 * 0.6) / 50)
+    hidden = 48 * 0.63  # Each of the four has twelve steps until the next one sets out.
+    assert predict(TWO_MACHINES, slow).seconds_exposed == pytest.approx((took - hidden) / 50)
+
+
+def test_every_usual_question_has_an_answer_for_local_steps_in_few_bits() -> None:
+    run = replace(TWO_MACHINES, local_steps=16, local_fragments=4, compression="int4")
+    for label, scenario in usual_questions(run):
+        assert predict(run, scenario, label).seconds_step > 0
+    with pytest.raises(UserError, match="int4 needs local steps"):
+        predict(run, Scenario(local_steps=1, local_fragments=1))
+
+
+def test_fewer_bits_and_outer_steps_cost_a_cpu_more() -> None:
+    cpus = replace(TWO_MACHINES, device="cpu", bytes_per_second=1e12)
+    steps = [
+        predict(cpus, Scenario(local_steps=10, compression=one)).seconds_step
+        for one in ("none", "bf16", "int8", "int4")
+    ]
+    assert steps == sorted(steps)
+    assert steps[0] > 0.63
+    assert predict(cpus, Scenario(local_steps=20, compression="int4")).seconds_step < steps[-1]
 
 
 def test_overlap_hides_no_more_than_the_backward_pass() -> None:
@@ -241,14 +267,15 @@ def test_calibration_of_a_run_with_local_steps(tmp_path: Path) -> None:
     # An exchange of 0.502 s every 5 steps, nothing hidden: 0.1004 s of each step.
     run = pair_run(tmp_path, exposed=0.1004, all_reduce=0.502)
     assert run.settings is not None
-    run.settings += '\n[distributed]\nsync = "local"\nlocal_steps = 5\nlocal_fragments = 1\n'
+    run.settings += '\n[distributed]\nsync = "local"\nlocal_steps = 5\nlocal_delay = 0\n'
     for line in run.lines:
         if line["kind"] == "calibration":
             line["bytes_per_step"] = 4 * PARAMETERS / 5
     found = load_calibration(run.write())
     assert found.local_steps == 5
     assert found.overlap == pytest.approx(0, abs=1e-9)
-    assert predict(found, Scenario()).seconds_step == pytest.approx(1.0)
+    outer = 17.5e-9 * PARAMETERS / 5
+    assert predict(found, Scenario()).seconds_step == pytest.approx(1.0, abs=2 * outer)
     every_step = predict(found, Scenario(local_steps=1))
     assert every_step.seconds_step == pytest.approx(1.0 - 0.1004 + 0.502)
     assert "an exchange every step" in dict(usual_questions(found))
@@ -445,7 +472,7 @@ def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
     assert str(problem.value).splitlines() == [
         "--price-per-hour -1: must be a finite number, at least 0",
         "--workers 0: must be a finite number above 0",
-        "bandwidth 'fast': write a number and a unit, as in 10Gbit or 100Mbit",
+        "bandwidth 'fast': give a number and a unit, as in 10Gbit or 100Mbit",
     ]
 
 

@@ -15,6 +15,7 @@ from dragoman.records import GpuSample, InterfaceSample, Link, MachineSample
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics import MetricsLog, machine_scalars
 from dragoman.runs.monitor import Monitor
+from dragoman.runs.trackers import Trackers
 
 
 def test_samples_are_written_at_once_and_taken_once(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_what_another_machine_did_is_not_worth_the_run(
     run = RunFolder(tmp_path)
     run.monitor.mkdir()
     spoil(run.monitor_of("hostB"))
-    log = MetricsLog(run, 0, warnings.append)
+    log = MetricsLog(run, Trackers((), run, {}, 1, warnings.append), warnings.append)
     for step in (1, 2):
         log.write_samples_of_machine("hostB", [parse_leniently(MachineSample, {"step": step})])
     log.close()
@@ -124,7 +125,7 @@ def test_measured_links_are_on_tensorboard_too(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = RunFolder(tmp_path)
-    log = MetricsLog(run, 0, print)
+    log = MetricsLog(run, Trackers(("tensorboard",), run, {}, 1, print), print)
     link = Link(("hostA", "hostB"), "eth0", "10.0.0.1", 1000, 12.5e6, 0.00025)
     log.write("link", 0, link)
     log.close()

@@ -23,7 +23,7 @@ from dragoman.training.parts import make_parts
 from dragoman.training.step import StepResult, TrainingStep
 from support import SMALL
 
-Kernels = Literal["plain", "fused"]
+Kernels = Literal["plain", "fused", "compiled"]
 RATE = 3e-3
 STEPS = 4
 SETTINGS = [

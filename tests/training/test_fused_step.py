@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
-from dragoman.training.fused_step import fused_problem
+from dragoman.errors import UserError
+from dragoman.training.kernels import (
+    KernelChoice,
+    choose_kernels,
+    compiled_problem,
+    fused_problem,
+)
 from dragoman.training.loss_scale import LARGEST_SCALE
 from dragoman.training.step import StepResult
 from model.fused_reference import relative_error
@@ -44,6 +50,29 @@ def test_problems_are_told(small_text: Path, override: str, problem: str) -> Non
     found = fused_problem(config, replace(ON_CPU, count=2))
     assert found.startswith(problem or "there is no GPU")
     assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("distributed.compression='powersgd'", 'distributed.compression = "powersgd"'),
+        ("model.heads=8", "there is no GPU"),
+    ],
+)
+def test_problems_of_the_compiler_are_told(small_text: Path, override: str, problem: str) -> None:
+    config = configure(small_text, [override])
+    assert compiled_problem(config, replace(ON_CPU, count=2)).startswith(problem)
+
+
+def test_the_choice_of_kernels_says_why(small_text: Path) -> None:
+    chosen = choose_kernels(configure(small_text), ON_CPU)
+    reason = "not fused, because there is no GPU; not compiled, because there is no GPU"
+    assert chosen == KernelChoice("plain", reason)
+    asked = configure(small_text, ["training.kernels='plain'"])
+    assert choose_kernels(asked, ON_CPU).kind == "plain"
+    asked = configure(small_text, ["training.kernels='compiled'"])
+    with pytest.raises(UserError, match=r'"compiled", but there is no GPU'):
+        choose_kernels(asked, ON_CPU)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -94,6 +123,35 @@ class TestOnGpu:
             assert mine[name].shape == theirs[name].shape
             if name.endswith(".momentum"):
                 assert relative_error(mine[name], theirs[name]) < 5e-2, name
+
+    @pytest.mark.parametrize(
+        ("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 2e-2), ("float16", 2e-2)]
+    )
+    def test_compiled_equals_the_plain_step(
+        self, prepared: Path, precision: str, tolerance: float
+    ) -> None:
+        """Heads of 24 and rows of 48, which fused kernels cannot take, in two micro-batches."""
+        sizes = ["model.d_model=96", "batches.row_tokens=48", "batches.tokens_per_step=768"]
+        config = configure(prepared, [f"training.precision='{precision}'", *sizes])
+        assert fused_problem(config, one_worker())
+        assert choose_kernels(config, one_worker()).kind == "compiled"
+        plain = make_training(config, "plain", one_worker(), rows=10)
+        compiled = make_training(config, "compiled", one_worker(), rows=10)
+        assert_close(compiled.run(1, STEPS), plain.run(1, STEPS), tolerance)
+        assert_weights_close(compiled, plain, tolerance)
+        assert compiled.step.state() == plain.step.state()
+
+    def test_compiled_dropout_depends_on_the_step_alone(self, prepared: Path) -> None:
+        """As a resumed run wants it; at a rate of zero, so that nothing else can differ."""
+        config = configure(prepared, DROPOUT)
+        one, other = (make_training(config, "compiled", one_worker(), rows=10) for _ in range(2))
+        found = []
+        for training, number in ((one, 1), (one, 2), (other, 2), (one, 1)):
+            training.step.queue(training.batches[0], number, 0.0, 0.0)
+            found.append(training.step.result().loss)
+        assert found[0] != pytest.approx(found[1], rel=1e-4)
+        assert found[1] == pytest.approx(found[2], rel=1e-6)
+        assert found[0] == pytest.approx(found[3], rel=1e-6)
 
     @pytest.mark.parametrize("optimizer", [[], MUON])
     @pytest.mark.parametrize("kinds", [("plain", "fused"), ("fused", "plain")])

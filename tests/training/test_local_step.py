@@ -45,7 +45,8 @@ class StepOfDevice(PlainStep):
 def test_a_device_tells_how_much_of_a_wait_it_noticed(
     prepared: Path, monkeypatch: pytest.MonkeyPatch, lag: int
 ) -> None:
-    settings = [*SMALL, "distributed.sync=local", "distributed.local_steps=2"]
+    local = ["sync=local", "local_steps=2", "local_delay=0"]
+    settings = [*SMALL, *(f"distributed.{one}" for one in local)]
     config = load_config(prepared / "config.toml", settings)
     parts = make_parts(config, ALONE)
     own = StepOfDevice(config, parts.model, ALONE)

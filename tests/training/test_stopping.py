@@ -1,9 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 
-from dragoman.config import TrainingSettings
-from dragoman.training.stopping import Best, Stop, Stopwatch, reason_to_stop
+from dragoman.config import ScheduleSettings, TrainingSettings
+from dragoman.prediction.outlook import look_ahead
+from dragoman.prediction.run_schedule import RunSchedule
+from dragoman.training.stopping import Best, ScoreCurve, Stop, Stopwatch, reason_to_stop
 
 
 def stop(settings: TrainingSettings, best: Best | None = None, seconds: float = 0.0) -> Stop:
@@ -32,3 +35,22 @@ def test_a_loss_that_is_not_finite_is_no_improvement_and_hinders_none() -> None:
     assert best.loss == 2.0
     assert best.evaluations_since_loss == 1
     assert stop(TrainingSettings(patience=2), best) is Stop.NO
+
+
+def test_a_gain_is_unlikely_by_the_function_of_the_report() -> None:
+    schedule = RunSchedule(ScheduleSettings(warmup_steps=30), 512, None)
+    settings = TrainingSettings(stop_when_gain_unlikely=0.05)
+    curve = ScoreCurve()
+    stops = []
+    for step in range(10, 121, 10):
+        curve.add(step, 2 + 5 * math.exp(-step / 8), 20 - 20 * math.exp(-step / 8), schedule)
+        stops.append(reason_to_stop(settings, step, 0.5, 0.0, Best(), curve.gain_probability))
+    # Ten evaluations are the least; a loss that is no number is passed over.
+    assert stops == [Stop.NO] * 9 + [Stop.GAIN_UNLIKELY] * 3
+    curve.add(130, math.nan, 20.0, schedule)
+    steps, loss, bleu = (
+        np.array(one, dtype=float) for one in (curve.steps, curve.loss, curve.bleu)
+    )
+    assert curve.gain_probability == look_ahead(steps, loss, bleu, schedule).probability
+    curve.add(140, 1.5, 25.0, None)
+    assert curve.gain_probability is None

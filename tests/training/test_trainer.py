@@ -17,6 +17,8 @@ from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.translate import Translator
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings.analysis import analyse
 from dragoman.runs import checkpoint_writer
 from dragoman.runs.checkpoint import Checkpoint, Written, read_index, write_checkpoint
 from dragoman.runs.checkpoint_writer import CheckpointWriter
@@ -236,6 +238,20 @@ def test_patience_epochs_and_hours_stop_a_run(prepared: Path) -> None:
     assert run(prepared, "hours", "training.hours=0") is Stop.HOURS
 
 
+def test_a_run_that_has_nothing_to_gain_stops_and_the_report_agrees(prepared: Path) -> None:
+    stuck = ["schedule.scale=0", "schedule.warmup_steps=1", "evaluation.every_steps=1"]
+    settings = [*stuck, "training.stop_when_gain_unlikely=0.05"]
+    # Not before the tenth evaluation; interrupted before, it knows the first ones all the same.
+    assert run(prepared, "run", *settings, "training.steps=6") is Stop.STEPS
+    assert run(prepared, "run", *settings, "training.steps=40") is Stop.GAIN_UNLIKELY
+    assert metrics(prepared / "run", "stop")[-1]["reason"] == "gain_unlikely"
+    evaluations = metrics(prepared / "run", "eval")
+    assert len(evaluations) == 10
+    found = analyse(load_evidence(prepared / "run", now=0.0)).convergence
+    assert found.evaluations == 10
+    assert found.probability <= 0.05
+
+
 def test_steps_without_finite_gradient_stop_the_run_before_harm(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,11 +411,11 @@ def test_a_folder_with_other_things_is_refused(
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_like_the_undisturbed_run(prepared: Path) -> None:
     """benchmarks/faults.py has a longer campaign."""
-    settings = ["training.steps=600", "evaluation.every_steps=300"]
+    settings = ["training.steps=120", "evaluation.every_steps=60"]
     run(prepared, "whole", *settings)
     generator = random.Random(0)
     last = 0
-    for _ in range(6):
+    for _ in range(3):
         process = start_training(prepared, *settings)
         wait_until(partial(has_step, prepared / "run", last + 1))
         time.sleep(generator.uniform(0, 0.05))
@@ -407,6 +423,6 @@ def test_killed_at_random_moments_it_ends_like_the_undisturbed_run(prepared: Pat
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         last = metrics(prepared / "run", "train")[-1]["step"]
-    assert last < 600, "all of them came before the end"
+    assert last < 120, "all of them came before the end"
     assert start_training(prepared, *settings).wait(timeout=PATIENCE) == 0
     assert_same_end(prepared / "whole", prepared / "run")

@@ -1,20 +1,25 @@
-"""How long a step will take in each way to meet, and which to choose."""
+"""How long a step will take with each sync setting, and which to choose."""
 
-import math
 from collections.abc import Mapping
 
 from dragoman.check.facts import Findings
 from dragoman.config import Config, DistributedSettings
-from dragoman.prediction.network import hideable_seconds, ring_share
-from dragoman.prediction.questions import USUAL_LOCAL_STEPS
 from dragoman.prediction.step_model import (
     ALONE,
     MeasuredRun,
     Prediction,
     Scenario,
+    before_training,
     predict,
 )
-from dragoman.prediction.sync_choice import WAYS, choose_way, is_slower
+from dragoman.prediction.sync_choice import (
+    GRADIENTS,
+    SyncChoice,
+    choose_local_steps,
+    choose_sync,
+    choose_way,
+    is_slower,
+)
 from dragoman.thresholds import SMALL_NETWORK_SHARE
 from dragoman.wording import in_percent
 
@@ -22,36 +27,27 @@ from dragoman.wording import in_percent
 def calibration_of(findings: Findings) -> MeasuredRun:
     """The findings as a prediction needs them."""
     step = findings.step
-    compute = max(step.seconds_compute_by_worker)
-    machines = len(findings.machines)
-    goodput = min((link.goodput_bytes_per_second for link in findings.links), default=math.inf)
-    latency = max((link.latency_seconds for link in findings.links), default=0.0)
-    wire = ring_share(machines) * 4 * step.parameters / goodput
-    exchange = step.seconds_all_reduce or 0.0
-    could_hide = min(exchange, hideable_seconds(compute, micro_batches=1))
-    hidden = max(0.0, exchange - step.seconds_exposed)
-    return MeasuredRun(
-        machines=machines,
+    return before_training(
+        machines=len(findings.machines),
         workers=len(findings.hosts),
-        gradient_bytes=4 * step.parameters,
-        tokens_per_step=step.target_tokens,
-        seconds_compute=compute,
+        parameters=step.parameters,
+        target_tokens=step.target_tokens,
+        seconds_compute=max(step.seconds_compute_by_worker),
         seconds_optimizer=step.seconds_optimizer,
-        seconds_fixed=0.0,
-        bytes_per_second=goodput,
-        latency_seconds=latency,
-        seconds_overhead=max(0.0, exchange - wire),
-        overlap=min(1.0, hidden / could_hide) if could_hide else 0.0,
+        seconds_exposed=step.seconds_exposed,
+        seconds_all_reduce=step.seconds_all_reduce,
+        links=findings.links,
         device=step.device,
     )
 
 
 def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
-    """One worker alone, and all of them in the usual ways to meet and as configured."""
+    """One worker alone, and all of them with the usual sync settings and as configured."""
     calibration = calibration_of(findings)
     scenarios = {"one worker alone": ALONE}
     if len(findings.hosts) > 1:
-        ways = (*WAYS, configured_way(config.distributed))
+        configured = configured_way(config.distributed, calibration)
+        ways = (*GRADIENTS, choose_local_steps(calibration), configured)
         scenarios |= {name_of(way): way for way in ways}
     return {
         name: predict(calibration, scenario, name, config.training.steps)
@@ -59,18 +55,26 @@ def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
     }
 
 
-def configured_way(settings: DistributedSettings) -> Scenario:
+def configured_way(settings: DistributedSettings, calibration: MeasuredRun) -> Scenario:
     """How the workers are to meet."""
+    if settings.sync == "auto":
+        return choose_sync(calibration).way
     is_local = settings.sync == "local"
     return Scenario(
         compression=settings.compression,
         local_steps=settings.local_steps if is_local else 1,
         local_fragments=settings.local_fragments if is_local else 1,
+        local_delay=settings.local_delay,
     )
 
 
+def automatic_choice(findings: Findings, config: Config) -> SyncChoice | None:
+    """What sync = "auto" comes to here, and why; None if something else is configured."""
+    return choose_sync(calibration_of(findings)) if config.distributed.sync == "auto" else None
+
+
 def name_of(way: Scenario) -> str:
-    """A way to meet in words."""
+    """Sync settings in words."""
     packed = "" if way.compression == "none" else f"{way.compression} "
     if way.local_steps == 1:
         return f"all, {packed}gradients"
@@ -96,10 +100,10 @@ def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
         )
     elif best is local:
         advice = (
-            f"set distributed.sync = 'local' and local_steps = {USUAL_LOCAL_STEPS} with bf16: "
-            f"gradients would spend {in_percent(plain.network_share)} of every step on the "
-            f"network, in bf16 {in_percent(half.network_share)}, local steps "
-            f"{in_percent(local.network_share)}; or make the batch larger"
+            f"set distributed.sync = 'auto', which chooses '{local.label}' here: gradients would "
+            f"spend {in_percent(plain.network_share)} of every step on the network, in bf16 "
+            f"{in_percent(half.network_share)}, these {in_percent(local.network_share)}; or make "
+            "the batch larger"
         )
     else:
         together = " and sync = 'gradients'" if own.local_steps > 1 else ""
@@ -112,7 +116,7 @@ def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
 
 
 def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str:
-    """Every way to meet that is slower than one worker alone, the best one last."""
+    """All sync settings that are slower than one worker alone, the best one last."""
     alone, *ways = predicted.values()
     slow = [one for one in ways if is_slower(one.seconds_step, alone.seconds_step)]
     words = ""
@@ -124,5 +128,5 @@ def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str
 
 
 def _gives_up(one: Prediction) -> int:
-    """What a way to meet costs beside time: nothing, bits of the gradients, meeting every step."""
+    """What a sync setting costs beside time: nothing, bits of the gradients, meeting every step."""
     return 2 if one.local_steps > 1 else int(one.compression != "none")

@@ -55,7 +55,7 @@ def check_on(hosts: Sequence[Host], config: Config) -> Findings:
 
 def measure(config: Config, workers: Workers) -> Findings:
     """Find out everything; all workers take part and learn the same."""
-    # The other ways to meet are predicted from this one.
+    # The other sync settings are predicted from this one.
     distributed = replace(config.distributed, sync="gradients", compression="none")
     plain = replace(config, distributed=distributed)
     parts = make_parts(plain, workers)

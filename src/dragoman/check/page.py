@@ -2,7 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.check.advice import configured_way, name_of, predictions, recommend
+from dragoman.check.advice import (
+    automatic_choice,
+    calibration_of,
+    configured_way,
+    name_of,
+    predictions,
+    recommend,
+)
 from dragoman.check.facts import Findings
 from dragoman.check.problems import problems
 from dragoman.config import Config
@@ -14,7 +21,7 @@ from dragoman.wording import in_bits_per_second, in_bytes, in_percent, in_time
 def page(findings: Findings, config: Config) -> str:
     """Everything a person wants to read before a run."""
     predicted = predictions(findings, config)
-    configured = name_of(configured_way(config.distributed))
+    configured = name_of(configured_way(config.distributed, calibration_of(findings)))
     lines = ["machines", *_table(_machine_rows(findings))]
     if findings.links:
         lines += ["links", *_table(_link_rows(findings.links))]
@@ -29,6 +36,8 @@ def page(findings: Findings, config: Config) -> str:
             "and more on one machine compute no faster"
         )
     lines += [f"problem: {one}" for one in problems(findings, config)]
+    if choice := automatic_choice(findings, config):
+        lines.append(f"sync = \"auto\" chooses '{name_of(choice.way)}': {choice.reason}")
     lines.append(f"advice: {recommend(predicted, configured)}")
     return "\n".join(lines)
 

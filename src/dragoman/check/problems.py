@@ -87,7 +87,7 @@ def _slow_hosts(findings: Findings) -> list[str]:
     best = min(seconds.values())
     return [
         f"{host} is slow: {in_time(one)} of computing a step, {one / best:.1f} times the best "
-        "host's; every step waits for it"
+        "host's; every step waits for it, unless distributed.balance gives it fewer rows"
         for host, one in seconds.items()
         if one > SLOW_HOST * best
     ]
@@ -116,5 +116,5 @@ def disk_needed(parameters: int, config: Config) -> int:
     kept = config.checkpoints.keep_latest + 2 * config.checkpoints.keep_best + 1
     moments = moments_kept(config.optimizer.kind, parameters, shape_of(config.model))
     # Weights, moments, and the outer momentum of local steps.
-    numbers = parameters + moments + parameters * (config.distributed.sync == "local")
+    numbers = parameters + moments + parameters * (config.distributed.sync != "gradients")
     return kept * FLOAT32_BYTES * numbers

@@ -14,6 +14,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -104,7 +106,7 @@ class Agent(LocalElasticAgent):
                 self._begin_attempt(worker_group)
                 return
             except (DistStoreError, TimeoutError):
-                say("a machine was lost before the workers started; meeting again")
+                say("a machine was lost before the workers started; waiting for all machines again")
 
     def _begin_attempt(self, worker_group: WorkerGroup) -> None:
         """Begin when the first agent has taken note of the meeting, which gives it its name."""
@@ -168,7 +170,7 @@ class Agent(LocalElasticAgent):
                 return RunResult(state=WorkerState.FAILED, failures={})
         elif result.state is WorkerState.HEALTHY and self._is_forgotten():
             # Two groups would train the same run, each for itself.
-            say("the others met without this machine, which was too slow to answer; joining them")
+            say("the others went on without this machine, which was too slow to answer; rejoining")
             self._restart_workers(worker_group)
         return result
 
@@ -210,7 +212,7 @@ class Agent(LocalElasticAgent):
             last = beat["monotonic"] if beat else self._started
             silence = now - max(last, self._awake_since)
             if silence > patience and self._control.result() is None:
-                reason = f"did not move for {silence:.0f} s (stopped, or the machine hangs)"
+                reason = f"no heartbeat for {silence:.0f} s (process stopped or machine hung)"
                 self._post(worker.global_rank, beat["step"] if beat else None, reason)
                 self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)
@@ -256,8 +258,8 @@ def main() -> None:
         orders = read_orders(line)
         with agent_folder() as folder:
             threading.Thread(target=_end_with_launcher, args=(folder,), daemon=True).start()
-            threading.Thread(target=_beat, args=(orders,), daemon=True).start()
-            sys.exit(_obey(orders, orders.control_store(), folder))
+            with _beating(orders):
+                sys.exit(_obey(orders, orders.control_store(), folder))
     except (UserError, OSError) as error:
         say(explain(error))
         sys.exit(1)
@@ -265,15 +267,29 @@ def main() -> None:
         sys.exit(1)  # The launcher cannot be reached any more, and nobody would hear why.
 
 
-def _beat(orders: Orders) -> None:
+@contextmanager
+def _beating(orders: Orders) -> Iterator[None]:
     """Show the launcher that this process does not stand still, until it or the launcher ends."""
+    is_over = threading.Event()
+
+    def beat() -> None:
+        try:
+            control = orders.control_store()
+            for number in count():
+                control.post_beat(orders.host, orders.start, number)
+                if is_over.wait(SECONDS_BETWEEN_BEATS):
+                    return
+        except DistError:
+            return  # Silence tells as much.
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
     try:
-        control = orders.control_store()
-        for number in count():
-            control.post_beat(orders.host, orders.start, number)
-            time.sleep(SECONDS_BETWEEN_BEATS)
-    except DistError:
-        return  # Silence tells as much.
+        yield
+    finally:
+        # Python aborts where its end meets a thread that talks to the store.
+        is_over.set()
+        thread.join()
 
 
 def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:

@@ -5,6 +5,7 @@ import platform
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy
@@ -28,6 +29,7 @@ class Facts:
     torch: str
     numpy: str
     python: str
+    sentencepiece: str  # It draws the subwords of training.subword_dropout.
     corpus: str
     parameters: str
     settings: dict[str, Any]  # By their dotted names.
@@ -40,6 +42,7 @@ class Facts:
             torch=torch.__version__.split("+")[0],
             numpy=numpy.__version__,
             python=".".join(platform.python_version_tuple()[:2]),
+            sentencepiece=version("sentencepiece"),
             corpus=corpus[:12],
             parameters=checksum(parameters)[:12],
             settings=flatten(config),

@@ -54,7 +54,7 @@ def describe_error(error: BaseException, worker: int | None, step: int | None) -
     is_told = is_mistake(error) or is_disk_full(error) or isinstance(error, SystemFault)
     text = explain(error) if is_told else f"{type(error).__name__}: {error}".splitlines()[0]
     if is_echo(error):
-        text = "lost touch with another worker"
+        text = "connection to another worker lost"
     return Failure(
         host=socket.gethostname(),
         worker=worker,

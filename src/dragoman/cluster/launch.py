@@ -117,9 +117,9 @@ class Launcher:
             return
         self._heeded = self.interrupts
         if self.interrupts > 1:
-            say("left at once; checkpoints that were saved are whole")
+            say("quit at once; the checkpoints already saved are intact")
             raise KeyboardInterrupt
-        say("finishing the step and saving; Ctrl-C once more to leave at once")
+        say("finishing the step and saving; press Ctrl-C again to quit now")
         self.control.ask_to_stop()
 
     def _look(self, now: float) -> None:
@@ -152,7 +152,7 @@ class Launcher:
         silence = now - agent.heard
         if silence > (SECONDS_TO_COME_UP if beat is None else SECONDS_OF_SILENCE):
             name = host.name or socket.gethostname()
-            reason = f"its agent did not move for {silence:.0f} s (stopped, or the machine hangs)"
+            reason = f"no heartbeat from its agent for {silence:.0f} s (stopped or hung)"
             self.control.post_failure(Failure(name, None, None, reason, time.time()))
             agent.process.kill()
             agent.heard = now
@@ -171,7 +171,7 @@ class Launcher:
         if over is None and self.control.last_beat(host.name, start=0) is None:
             there = f"ssh {host.name} " if host.name else ""
             raise UserError(
-                f"{host.name or 'the agent'} did not come up (exit {code}); try "
+                f"{host.name or 'the agent'} did not start (exit {code}); try "
                 f"`{there}{sys.executable} -m dragoman --version` by hand"
             )
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
@@ -207,7 +207,7 @@ class Launcher:
             if time.monotonic() > deadline:
                 say(
                     f"no checkpoint on every disk within {SECONDS_TO_SAVE:.0f} s; the steps since "
-                    "the last one will be made again"
+                    "the last one will be repeated"
                 )
                 return
             time.sleep(0.1)
@@ -236,8 +236,8 @@ class Launcher:
 
     def _tell_forgery(self, name: str) -> None:
         say(
-            f"somebody without the run's secret wrote the notice {name!r} to its control store at "
-            f"{self.endpoint}; it is not heeded"
+            f"someone without the run's secret wrote the notice {name!r} to its control store at "
+            f"{self.endpoint}; it was ignored"
         )
 
     def _start(self, host: Host) -> None:

@@ -10,13 +10,12 @@ is used evenly and nobody waits.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.cluster.mean_exchange import MeanExchange, MeanUnderWay
-from dragoman.cluster.wire_format import ROUNDED
+from dragoman.cluster.mean_exchange import MeanExchange, MeanUnderWay, cut_evenly
+from dragoman.cluster.wire_format import HAS_KERNELS, ROUNDED
 from dragoman.config import DistributedSettings
 
 
@@ -74,17 +73,20 @@ class OuterSteps:
             for one in self._fragments
         )
 
-    def after_step(self, step: int) -> None:
-        """Let come home what is due, and set out what is."""
+    def after_step(self, step: int) -> bool:
+        """Let come home what is due, and set out what is; tell whether that changed the weights."""
         every = self._settings.local_steps
+        is_changed = self._delay == 0
         for one in self._fragments:
             if one.under_way and (step - one.offset - self._delay) % every == 0:
                 self._bring_home(one)
+                is_changed = True
         for one in self._fragments:
             if (step - one.offset) % every == 0:
                 self._set_out(one)
                 if self._delay == 0:
                     self._bring_home(one)
+        return is_changed
 
     def settle(self) -> None:
         """Let everything synchronize now, so that all workers have the common weights."""
@@ -157,17 +159,39 @@ class OuterSteps:
         part, settings = one.part, self._settings
         if self._error is not None and kept_back is not None:
             self._error[part].copy_(kept_back)
-        momentum = self._momentum[part].mul_(settings.outer_momentum).add_(mean)
-        ahead = mean + settings.outer_momentum * momentum
-        self.common[part].sub_(ahead, alpha=settings.outer_learning_rate)
-        # It was at common - sent when the fragment set out, and has gone on since.
-        self._weights[part].add_(self._sent[part] - settings.outer_learning_rate * ahead)
+        outer_step(
+            mean,
+            self._sent[part],
+            self._momentum[part],
+            self.common[part],
+            self._weights[part],
+            settings.outer_learning_rate,
+            settings.outer_momentum,
+        )
 
 
-def cut_evenly(size: int, count: int) -> list[slice]:
-    """Cut a vector into parts whose sizes differ by one at most."""
-    ends = [size * place // count for place in range(count + 1)]
-    return [slice(*pair) for pair in pairwise(ends)]
+def outer_step(
+    mean: Tensor,
+    sent: Tensor,
+    momentum: Tensor,
+    common: Tensor,
+    weights: Tensor,
+    learning_rate: float,
+    decay: float,
+) -> None:
+    """Make the Nesterov step of the common weights, and bring a worker's own along.
+
+    It was at common - sent when the fragment set out, and has gone on since.
+    """
+    if mean.is_cuda and HAS_KERNELS:
+        from dragoman.cluster import wire_kernels
+
+        wire_kernels.outer_step(mean, sent, momentum, common, weights, learning_rate, decay)
+        return
+    momentum.mul_(decay).add_(mean)
+    change = learning_rate * (mean + decay * momentum)
+    common.sub_(change)
+    weights.add_(sent - change)
 
 
 def flat_weights(model: nn.Module) -> Tensor:

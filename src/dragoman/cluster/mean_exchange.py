@@ -11,17 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.wire_format import WireFormat, pack, padded_size, unpack
+from dragoman.cluster.wire_format import WireFormat, add_up, pack_parts, unpack_parts
 
 # Exchanges side by side, each with connections of its own: while one machine's part of a vector is
-# added up and packed, others keep the link busy.
-LANES = 4
+# added up and packed, others keep the link busy; and no connection alone has room on the way for
+# all that a long or well-filled link holds. On a CPU they take cores from the computing.
+LANES = {"cuda": 8, "cpu": 4}
+
+
+def cut_evenly(size: int, count: int) -> list[slice]:
+    """Cut a vector into parts whose sizes differ by one at most."""
+    ends = [size * place // count for place in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 @dataclass
@@ -29,27 +37,21 @@ class _Part:
     """A part of one vector on its way, in one lane."""
 
     vector: Tensor  # This worker's.
+    mean: Tensor  # To be written.
     error: Tensor | None  # What rounding has kept back so far, to be sent along.
+    new_error: Tensor | None  # To be written.
     ready: torch.cuda.Event | None  # When the vector is there, on a GPU.
     finished: threading.Event = field(default_factory=threading.Event)
-    mean: Tensor | None = None
-    new_error: Tensor | None = None
     done: torch.cuda.Event | None = None
     failure: Exception | None = None
 
-    def wait(self) -> tuple[Tensor, Tensor | None]:
-        """Give the mean and the new error; a device's queue goes on when they are there."""
+    def wait(self) -> None:
+        """Wait until it is home; a device's queue goes on when it is."""
         self.finished.wait()
         if self.failure:
             raise self.failure
-        assert self.mean is not None
         if self.done:
-            stream = torch.cuda.current_stream()
-            stream.wait_event(self.done)
-            for tensor in (self.mean, self.new_error):
-                if tensor is not None:
-                    tensor.record_stream(stream)
-        return self.mean, self.new_error
+            torch.cuda.current_stream().wait_event(self.done)
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,14 @@ class MeanUnderWay:
     """One vector on its way to becoming everyone's mean."""
 
     parts: list[_Part]
+    mean: Tensor
+    new_error: Tensor | None
 
     def wait(self) -> tuple[Tensor, Tensor | None]:
         """Give the mean once it has arrived, and what rounding has kept back of this worker's."""
-        means, errors = zip(*(part.wait() for part in self.parts), strict=True)
-        kept_back = [error for error in errors if error is not None]
-        return torch.cat(means), torch.cat(kept_back) if kept_back else None
+        for part in self.parts:
+            part.wait()
+        return self.mean, self.new_error
 
 
 class MeanExchange:
@@ -72,15 +76,20 @@ class MeanExchange:
         self, workers: Workers, form: WireFormat, device: torch.device, timeout: timedelta
     ) -> None:
         self.device = device
-        self._lanes = [_Lane(workers, form, device, timeout) for _ in range(LANES)]
+        self._lanes = [_Lane(workers, form, device, timeout) for _ in range(LANES[device.type])]
 
     def start(self, vector: Tensor, error: Tensor | None = None) -> MeanUnderWay:
         """Set a vector out once the device has made it; nobody waits."""
+        mean = torch.empty_like(vector)
+        new_error = None if error is None else torch.empty_like(error)
         ready = torch.cuda.current_stream().record_event() if vector.is_cuda else None
-        size = -(-len(vector) // len(self._lanes))
-        errors = torch.split(error, size) if error is not None else [None] * len(self._lanes)
-        pieces = zip(self._lanes, torch.split(vector, size), errors, strict=False)
-        return MeanUnderWay([lane.start(_Part(piece, own, ready)) for lane, piece, own in pieces])
+        parts = []
+        for lane, own in zip(self._lanes, cut_evenly(len(vector), len(self._lanes)), strict=True):
+            if own.start < own.stop:
+                before, after = (one if one is None else one[own] for one in (error, new_error))
+                part = _Part(vector[own], mean[own], before, after, ready)
+                parts.append(lane.start(part))
+        return MeanUnderWay(parts, mean, new_error)
 
     def __call__(self, buffer: Tensor) -> None:
         """Overwrite a vector with everyone's mean, at once."""
@@ -110,7 +119,10 @@ class _Lane:
                     self._inside = group
         leaders = [workers.hosts.index(machine) for machine in machines]
         self._between = distributed.new_group(leaders, timeout=timeout, backend="gloo")
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._beside: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            # Few and short kernels, which the others wait for: they go before those of steps.
+            self._beside = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._queue: queue.SimpleQueue[_Part] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
 
@@ -144,36 +156,31 @@ class _Lane:
             part.done = self._beside.record_event()
 
     def _exchange(self, part: _Part) -> None:
-        size = padded_size(part.vector.numel(), self._machines)
-        padding = size - part.vector.numel()
-        own = self._add_up_inside(torch.nn.functional.pad(part.vector, (0, padding)))
+        own = self._add_up_inside(part.vector)
         if self._machines == 1:
-            total = self._tell_inside(own)
-        else:
-            if part.error is not None:
-                own = own + torch.nn.functional.pad(part.error, (0, padding))
-            parts = pack(own.view(self._machines, -1), self._form)
-            sums = torch.empty_like(parts)
-            if self._is_leader:
-                sums, left_over = self._add_up_between(own, parts)
-                if part.error is not None:
-                    part.new_error = left_over.view(-1)[: part.vector.numel()]
-            total = unpack(self._tell_inside(sums), self._form).view(-1)
-        part.mean = total[: part.vector.numel()] / self._workers
+            torch.div(self._tell_inside(own), self._workers, out=part.mean)
+            return
+        packed, left_over = pack_parts(own, part.error, self._machines, self._form)
+        if self._is_leader:
+            packed = self._add_up_between(packed, left_over)
+        if part.new_error is not None and left_over is not None:
+            # Only a machine's first worker sends, and keeps anything back.
+            part.new_error.copy_(left_over if self._is_leader else torch.zeros_like(left_over))
+        unpack_parts(self._tell_inside(packed), self._form, self._workers, part.mean)
 
-    def _add_up_between(self, own: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the packed sums of all parts, and what rounding left out of them here."""
-        left_over = own.view(self._machines, -1) - unpack(parts, self._form)
-        sent = self._to_host(parts)
+    def _add_up_between(self, packed: Tensor, left_over: Tensor | None) -> Tensor:
+        """Give the packed sums of all machines' parts; add what rounding left out of this one's."""
+        sent = self._to_host(packed)
         received = self._host_memory(sent.shape)
         distributed.all_to_all_single(received, sent, group=self._between)
-        total = unpack(self._to_device(received), self._form).sum(dim=0)
-        packed = pack(total, self._form)
-        # This machine answers for its own part: what is left of the sum goes into its next one.
-        left_over[self._place] += total - unpack(packed, self._form)
-        everyone = self._host_memory(parts.shape)
-        distributed.all_gather(list(everyone.unbind()), self._to_host(packed), group=self._between)
-        return self._to_device(everyone), left_over
+        total, left_out = add_up(self._to_device(received), self._form)
+        if left_over is not None:
+            # This machine answers for its own part: what is left of the sum goes into its next.
+            own = left_over[self._place * len(left_out) :][: len(left_out)]
+            own += left_out[: len(own)]
+        everyone = self._host_memory(sent.shape)
+        distributed.all_gather(list(everyone.unbind()), self._to_host(total), group=self._between)
+        return self._to_device(everyone)
 
     def _add_up_inside(self, vector: Tensor) -> Tensor:
         if self._inside is None:

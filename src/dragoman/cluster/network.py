@@ -25,7 +25,7 @@ def route_to(host: str, interface: str = "") -> Route:
         setting = f"distributed.interface = {interface!r}"
         route = route_over(interface, setting)
         if route.address == LOOPBACK and not _is_here(host):
-            raise UserError(f"{setting} does not lead to {host}; {_here()} has {_listed()}")
+            raise UserError(f"{setting} has no route to {host}; {_here()} has {_listed()}")
         return route
     try:
         # Connecting a datagram socket sends nothing; it only looks up the route.
@@ -75,7 +75,7 @@ def interface_seen_by(machines: int, master: str) -> str:
         if address.startswith("127."):
             raise UserError(
                 f"MASTER_ADDR={master} is {address} on {_here()}, which no other "
-                "machine reaches; give its address on the network instead"
+                "machine reaches; use its network address instead"
             )
         return interface_of(address)
     return route.interface

@@ -28,6 +28,7 @@ from dragoman.errors import SystemFault, is_disk_full, is_lack_of_memory, is_mis
 
 SECONDS_BETWEEN_BEATS = 0.25
 SECONDS_BETWEEN_LOOKS = 1.0  # At the control store, which is on another machine.
+SECONDS_TO_HEAR = 5.0  # What was asked for last.
 SECONDS_TO_ASK = timedelta(seconds=2)  # Whether another worker has told what ends this one.
 BEAT_BYTES = 64  # Every beat takes the place of the one before.
 
@@ -52,7 +53,10 @@ class Supervision:
             self._heart = os.open(path, os.O_WRONLY | os.O_CREAT)
             # Apart: the control store does not answer while a link is cut, and the heart beats on.
             threading.Thread(target=self._live, daemon=True).start()
-            threading.Thread(target=self._listen, args=(self._control,), daemon=True).start()
+            self._listener = threading.Thread(
+                target=self._listen, args=(self._control,), daemon=True
+            )
+            self._listener.start()
 
     @property
     def is_launched(self) -> bool:
@@ -107,6 +111,9 @@ class Supervision:
     def end(self) -> None:
         """Hear no more requests; the heart beats until the process is gone."""
         self._ended.set()
+        if self._control:
+            # Python aborts where its end meets a thread that talks to the control store.
+            self._listener.join(SECONDS_TO_HEAR)
 
     def _live(self) -> None:
         while True:
@@ -164,7 +171,7 @@ def _leave_if_told(error: BaseException, world: World) -> None:
         with suppress(RuntimeError):
             if store.check(["told"]):
                 sys.exit(1)
-        raise SystemFault("lost touch with another worker; look for what it said") from None
+        raise SystemFault("connection to another worker lost; see its log") from None
     if not _is_told_in_a_line(error):
         return
     with suppress(RuntimeError):

@@ -1,14 +1,27 @@
 """The filters, each with a name and a count."""
 
 import hashlib
+import heapq
 import re
+import zlib
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.config import CleaningSettings
+from dragoman.corpus.alignment import out_of_step
+from dragoman.corpus.languages import PairLanguages
+from dragoman.corpus.suspects import (
+    has_markup,
+    is_mojibake,
+    near_key,
+    numbers_differ,
+    telling_key,
+)
 from dragoman.corpus.text import RawChunk, decode, normalize
 
 # In the order they are applied; a pair counts for the first that catches it.
@@ -19,8 +32,27 @@ FILTERS = {
     "too_many_words": "too many words",
     "length_ratio": "one side much longer than the other",
     "identical_sides": "source equals target",
+    "misaligned": "lines out of step",
+    "leaked": "a sentence of a validation or test set",
+    "mojibake": "decoded with the wrong encoding",
+    "markup": "HTML or boilerplate",
+    "numbers_differ": "other numbers on each side",
+    "swapped_sides": "each side in the other's language",
+    "wrong_language": "a side in another language",
     "duplicate": "seen before",
+    "near_duplicate": "nearly the same seen before",
     "too_many_tokens": "too many subwords",
+}
+# Those that are off unless asked for, each with its setting.
+OPTIONAL_FILTERS = {
+    "misaligned": "drop_misaligned",
+    "leaked": "drop_leaked",
+    "mojibake": "drop_mojibake",
+    "markup": "drop_markup",
+    "numbers_differ": "drop_differing_numbers",
+    "swapped_sides": "drop_swapped_sides",
+    "wrong_language": "drop_wrong_language",
+    "near_duplicate": "drop_near_duplicates",
 }
 
 # Tabs are ordinary blanks; noncharacters are reserved for our own use in subwords.py.
@@ -34,6 +66,35 @@ UNSPACED_CHARACTERS = re.compile(
 SKIP_ADVICE = 'convert the file, or set cleaning.invalid_utf8 = "skip"'
 
 PAIRS_SORTED_AT_ONCE = 4_000_000
+SAMPLES_KEPT = 20  # Of what each filter dropped.
+
+
+def filters_of(settings: CleaningSettings) -> list[str]:
+    """The filters that are on, or cannot be switched off by a setting of their own."""
+    return [
+        name
+        for name in FILTERS
+        if name not in OPTIONAL_FILTERS or getattr(settings, OPTIONAL_FILTERS[name])
+    ]
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """All that decides whether a pair is kept."""
+
+    settings: CleaningSettings
+    languages: tuple[str, str] = ("", "")
+    set_keys: frozenset[int] = frozenset()  # Of the sentences of validation and test sets.
+
+
+class Dropped(NamedTuple):
+    """A pair that a filter took; those of the lowest rank are kept as a sample."""
+
+    rank: int
+    file: str
+    line: int
+    source: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -43,47 +104,117 @@ class CleanChunk:
     source: bytes
     target: bytes
     hashes: NDArray[np.uint64]
+    near_hashes: NDArray[np.uint64]  # Empty unless near duplicates are dropped.
+    dropped: Mapping[str, list[Dropped]]
     removed: Counter[str]
     raw_pairs: int
     raw_source_bytes: int
     raw_target_bytes: int
     packed_bytes: int
+    part: int
 
 
-def clean_chunk(chunk: RawChunk, settings: CleaningSettings) -> CleanChunk:
+@dataclass
+class _Sieve:
+    """What the filters take out of a chunk."""
+
+    chunk: RawChunk
+    removed: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, list[Dropped]] = field(default_factory=dict)
+
+    def drop(self, reason: str, place: int, source: str, target: str) -> None:
+        self.removed[reason] += 1
+        line, path = self.chunk.first_line + place, self.chunk.files.source
+        one = Dropped(zlib.crc32(b"%d" % line), str(path), line, source, target)
+        self.dropped.setdefault(reason, []).append(one)
+
+    def samples(self) -> dict[str, list[Dropped]]:
+        return {name: heapq.nsmallest(SAMPLES_KEPT, every) for name, every in self.dropped.items()}
+
+
+def clean_chunk(chunk: RawChunk, cleaning: Cleaning) -> CleanChunk:
     """Decode, normalise and filter; runs in a worker process."""
+    settings = cleaning.settings
     skip = settings.invalid_utf8 == "skip"
     paths = chunk.files.paths
     sources, targets = (
         decode(lines, path, chunk.first_line, skip=skip, advice=SKIP_ADVICE)
         for lines, path in ((chunk.source, paths[0]), (chunk.target, paths[-1]))
     )
-    removed: Counter[str] = Counter()
-    kept_sources, kept_targets, digests = [], [], []
-    for source, target in zip(sources, targets, strict=True):
+    shifted = _shifted(sources, targets, settings)
+    judge = _Judge(cleaning)
+    sieve = _Sieve(chunk)
+    kept_sources, kept_targets, digests, near = [], [], [], []
+    for place, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if source is None or target is None:
-            removed["invalid_utf8"] += 1
+            sieve.drop("invalid_utf8", place, source or "", target or "")
             continue
         source = normalize(source, settings.normalize_punctuation).strip()
         target = normalize(target, settings.normalize_punctuation).strip()
-        if reason := reason_to_drop(source, target, settings):
-            removed[reason] += 1
+        reason = reason_to_drop(source, target, settings)
+        reason = reason or ("misaligned" if shifted[place] else judge.reason(source, target))
+        if reason:
+            sieve.drop(reason, place, source, target)
             continue
         source_bytes, target_bytes = source.encode(), target.encode()
         kept_sources.append(source_bytes)
         kept_targets.append(target_bytes)
-        pair = source_bytes + b"\n" + target_bytes
+        # What is the same in two languages is no duplicate.
+        pair = source_bytes + b"\n" + target_bytes + chunk.files.tag.encode()
         digests.append(hashlib.blake2b(pair, digest_size=8).digest())
+        if settings.drop_near_duplicates:
+            near.append(near_key(telling_key(source), telling_key(target), digests[-1]))
     return CleanChunk(
         source=b"".join(line + b"\n" for line in kept_sources),
         target=b"".join(line + b"\n" for line in kept_targets),
         hashes=np.frombuffer(b"".join(digests), dtype="<u8"),
-        removed=removed,
+        near_hashes=np.array(near, dtype=np.uint64),
+        dropped=sieve.samples(),
+        removed=sieve.removed,
         raw_pairs=len(chunk.source),
         raw_source_bytes=sum(map(len, chunk.source)),
         raw_target_bytes=sum(map(len, chunk.target)),
         packed_bytes=chunk.packed_bytes,
+        part=chunk.files.part,
     )
+
+
+def _shifted(
+    sources: list[str | None], targets: list[str | None], settings: CleaningSettings
+) -> NDArray[np.bool_]:
+    if not settings.drop_misaligned:
+        return np.zeros(len(sources), dtype=bool)
+    lengths = [np.array([len(line or "") for line in side]) for side in (sources, targets)]
+    return out_of_step(*lengths)
+
+
+class _Judge:
+    """The filters that are off unless asked for."""
+
+    def __init__(self, cleaning: Cleaning) -> None:
+        self._settings = settings = cleaning.settings
+        self._set_keys = cleaning.set_keys if settings.drop_leaked else frozenset()
+        by_language = settings.drop_wrong_language or settings.drop_swapped_sides
+        self._languages = PairLanguages(*cleaning.languages) if by_language else None
+
+    def reason(self, source: str, target: str) -> str | None:
+        """Name the first of them that catches a pair."""
+        settings, sides = self._settings, (source, target)
+        if self._set_keys and not self._set_keys.isdisjoint(map(telling_key, sides)):
+            return "leaked"
+        if settings.drop_mojibake and any(map(is_mojibake, sides)):
+            return "mojibake"
+        if settings.drop_markup and any(map(has_markup, sides)):
+            return "markup"
+        if settings.drop_differing_numbers and numbers_differ(source, target):
+            return "numbers_differ"
+        if self._languages:
+            found = self._languages.judge(source, target)
+            if settings.drop_swapped_sides and found.is_swapped:
+                return "swapped_sides"
+            if settings.drop_wrong_language and found.wrong_sides:
+                return "wrong_language"
+        return None
 
 
 def reason_to_drop(source: str, target: str, settings: CleaningSettings) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dragoman.config import SET_NAME, CleaningSettings, CorpusSettings, VocabularySettings
-from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.clean import filters_of
 from dragoman.documents import FILE_NAME, HASH, LINE, Mismatch, decode, item, parse
 from dragoman.errors import UserError
 from dragoman.files import find_file_damage, write_whole
@@ -80,6 +80,15 @@ class SetCounts:
 
 
 @dataclass(frozen=True)
+class OldSets:
+    """Validation sets of the run whose vocabulary a corpus has."""
+
+    run: str = item("its name", pattern=LINE)
+    sets: Mapping[str, SetCounts] = item("by name", keys=SET_NAME)
+    tags: Mapping[str, str] = item("of each set", keys=SET_NAME)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything known about a prepared corpus; docs/corpus.md says what each field means."""
 
@@ -98,10 +107,16 @@ class Manifest:
     files: Mapping[str, SavedFile] = item("all files, by name", keys=FILE_NAME)
     fingerprint: str = item("checksum of settings and input", pattern=HASH)
     data: str = item("the folder that holds the files", pattern=FILE_NAME)
+    corpora: Mapping[str, SetCounts] | None = item(
+        "of a mix, by name, as they lie one after the other", keys=SET_NAME, default=None
+    )
+    old: OldSets | None = item("of `vocabulary.from_run`", default=None)
 
     def to_json(self) -> dict[str, Any]:
         """As it is written, here and in a run's provenance."""
-        return {"format": FORMAT, **asdict(self)}
+        optional = {name for name in ("corpora", "old") if getattr(self, name) is None}
+        values = {"format": FORMAT, **asdict(self)}
+        return {name: value for name, value in values.items() if name not in optional}
 
     def vocabulary_of(self, side: str) -> SavedFile:
         """What a side's vocabulary must be."""
@@ -162,7 +177,8 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
     vocabulary = manifest.vocabulary
     for name, keys in (
         *((name, SIDES) for name in ("languages", "bytes", "tokens")),
-        *(("filters", tuple(FILTERS)), ("seconds", STAGES), ("sets", SET_KINDS)),
+        ("filters", tuple(filters_of(manifest.settings.cleaning))),
+        *(("seconds", STAGES), ("sets", SET_KINDS)),
     ):
         for key in set(keys) ^ set(getattr(manifest, name)):
             yield f"{name}.{key} is {'missing' if key in keys else 'unknown'}"
@@ -170,6 +186,19 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
         yield "identity is not that of files"
     if manifest.pairs.raw - sum(manifest.filters.values()) != manifest.pairs.prepared:
         yield "pairs.raw less all filters is not pairs.prepared"
+    if manifest.corpora is not None:
+        parts = manifest.corpora.values()
+        if sum(one.pairs for one in parts) != manifest.pairs.prepared:
+            yield "corpora do not add up to pairs.prepared"
+        for side in SIDES:
+            if sum(getattr(one, side) for one in parts) != manifest.tokens.get(side):
+                yield f"corpora do not add up to tokens.{side}"
+    if manifest.old and manifest.old.sets.keys() != manifest.old.tags.keys():
+        yield "old.tags are not those of old.sets"
+    for kind in SET_KINDS:
+        for name in manifest.sets.get(kind, {}):
+            if name not in getattr(manifest.settings.corpus, kind):
+                yield f"sets.{kind}.{name} is not in settings"
     if not 1 <= len(vocabulary.files) == len(vocabulary.sizes) <= 2:
         yield "vocabulary has not one file and size, nor two"
     sizes = _sizes_of(manifest)
@@ -189,6 +218,8 @@ def _sizes_of(manifest: Manifest) -> dict[str, int | None]:
         for kind, named in manifest.sets.items()
         for name, counts in named.items()
     }
+    if manifest.old:
+        sets |= {f"old.{name}": counts for name, counts in manifest.old.sets.items()}
     token, offset = np.dtype(manifest.vocabulary.dtype).itemsize, np.dtype(np.int64).itemsize
     sizes: dict[str, int | None] = {}
     for stem, counts in {"train": train, **sets}.items():

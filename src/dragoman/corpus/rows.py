@@ -4,17 +4,20 @@ An epoch visits the corpus in blocks of consecutive pairs, the blocks in random 
 make a window; the pairs of a window are packed into rows, and the rows are shuffled. A step is the
 next `rows_per_step` rows. All of it is a pure function of (seed, epoch), so that a position of
 three numbers is enough to go on exactly where a run stopped, and any worker can tell its share.
+`mix.py` makes steps out of several corpora, each of which is walked like this.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.corpus.order import keyed_permutation
-from dragoman.corpus.store import PairTokens, SideTokens, offsets_of
+from dragoman.corpus.order import keyed_permutation, keyed_seed
+from dragoman.corpus.store import PairTokens, SideTokens, concatenate
+from dragoman.corpus.subword_dropout import SubwordDropout
+from dragoman.records import CorpusStep
 
 PAIRS_PER_BLOCK = 512  # Small reads stay sequential on disk...
 BLOCKS_PER_WINDOW = 16  # ...while every window mixes distant parts of the corpus.
@@ -39,6 +42,10 @@ class Rows:
 
     def __getitem__(self, rows: slice) -> "Rows":
         return Rows(*(array[rows] for array in self.arrays()))
+
+    def take(self, order: NDArray[np.int64]) -> "Rows":
+        """A copy of some rows, in another order."""
+        return Rows(*(array[order] for array in self.arrays()))
 
     def arrays(self) -> list[Slots]:
         """All arrays, in the order of the fields."""
@@ -67,6 +74,9 @@ class Position:
     epoch: int = 0
     window: int = 0
     row: int = 0
+    # Of a mix alone: the place in each corpus after the first, and the steps made so far.
+    others: tuple["Position", ...] = ()
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,35 +90,48 @@ class StepRows:
     slots: int
     next: Position
     epoch: float
+    corpora: Mapping[str, CorpusStep] | None = None  # What each corpus of a mix gave.
+
+    def part(self, first: int, last: int) -> "StepRows":
+        """Some of the rows; the counts stay those of the whole step."""
+        return replace(self, rows=self.rows[first:last])
 
 
 class RowStream:
     """Cuts a corpus into steps, forever."""
 
     def __init__(
-        self, pairs: PairTokens, row_tokens: int, rows_per_step: int, begin: int, seed: int
+        self,
+        pairs: PairTokens,
+        row_tokens: int,
+        rows_per_step: int,
+        begin: int,
+        seed: int,
+        dropout: SubwordDropout | None = None,
     ):
         self.pairs = pairs
         self.row_tokens = row_tokens
         self.rows_per_step = rows_per_step
         self.begin = begin
         self.seed = seed
+        self.dropout = dropout
         self.blocks = -(-len(pairs) // PAIRS_PER_BLOCK)
         self.windows = -(-self.blocks // BLOCKS_PER_WINDOW)
 
     def steps(self, position: Position, worker: int, workers: int) -> Iterator[StepRows]:
         """Yield the given worker's share of one step after the other."""
-        held: list[Rows] = []
-        held_rows = 0
-        for epoch, window, first, rows in self._windows(position):
-            while held_rows + len(rows) - first >= self.rows_per_step:
-                last = first + self.rows_per_step - held_rows
-                step = _join([*held, rows[first:last]])
-                next_position = Position(epoch, window, last)
-                yield self._share(step, next_position, last / len(rows), worker, workers)
-                held, held_rows, first = [], 0, last
-            held.append(rows[first:])
-            held_rows += len(rows) - first
+        walk = RowWalk(self, position)
+        while True:
+            step = join(walk.take(self.rows_per_step))
+            yield StepRows(
+                rows=step[share_of(len(step), worker, workers)],
+                target_tokens=step.target_tokens,
+                source_tokens=step.source_tokens,
+                pairs=step.pairs,
+                slots=step.target.size,
+                next=walk.position,
+                epoch=walk.epoch,
+            )
 
     def window(self, epoch: int, window: int) -> Rows:
         """Pack one window of an epoch."""
@@ -116,43 +139,59 @@ class RowStream:
         blocks = order[window * BLOCKS_PER_WINDOW : (window + 1) * BLOCKS_PER_WINDOW]
         starts = (PAIRS_PER_BLOCK * blocks).tolist()
         parts = [self.pairs.lines(start, start + PAIRS_PER_BLOCK) for start in starts]
-        pairs = PairTokens(
-            _concatenate([part.source for part in parts]),
-            _concatenate([part.target for part in parts]),
-        )
+        pairs = concatenate(parts)
+        if self.dropout:
+            pairs = self.dropout.cut(pairs, keyed_seed(self.seed, epoch, 3, window))
         mixed = keyed_permutation(len(pairs), self.seed, epoch, 1, window)
         rows = pack(pairs.take(mixed), self.row_tokens, self.begin)
-        shuffled = keyed_permutation(len(rows), self.seed, epoch, 2, window)
-        return Rows(*(array[shuffled] for array in rows.arrays()))
+        return rows.take(keyed_permutation(len(rows), self.seed, epoch, 2, window))
 
-    def _windows(self, position: Position) -> Iterator[tuple[int, int, int, Rows]]:
-        """All windows from a position on, each with the first row not yet used."""
-        epoch, window, row = position.epoch, position.window, position.row
-        while True:
-            yield epoch, window, row, self.window(epoch, window)
-            row = 0
-            window += 1
-            if window == self.windows:
-                epoch, window = epoch + 1, 0
-
-    def _blocks_done(self, window: int, share: float) -> float:
+    def blocks_before(self, window: int, share: float) -> float:
         """Blocks of an epoch behind a place in a window; the last window may be a short one."""
         first = window * BLOCKS_PER_WINDOW
         return first + share * min(BLOCKS_PER_WINDOW, self.blocks - first)
 
-    def _share(
-        self, step: Rows, following: Position, done: float, worker: int, workers: int
-    ) -> StepRows:
-        first, last = (len(step) * index // workers for index in (worker, worker + 1))
-        return StepRows(
-            rows=step[first:last],
-            target_tokens=step.target_tokens,
-            source_tokens=step.source_tokens,
-            pairs=step.pairs,
-            slots=step.target.size,
-            next=following,
-            epoch=following.epoch + self._blocks_done(following.window, done) / self.blocks,
-        )
+
+class RowWalk:
+    """Takes the rows of one corpus one after the other, from a position on."""
+
+    def __init__(self, stream: RowStream, position: Position) -> None:
+        self.position = position
+        self._stream = stream
+        self._window: Rows | None = None  # Packed when its first row is asked for.
+
+    def take(self, count: int) -> list[Rows]:
+        """The next rows; those of different windows apart."""
+        parts: list[Rows] = []
+        while count:
+            place, window = self.position, self._packed()
+            if place.row == len(window):
+                is_last = place.window + 1 == self._stream.windows
+                epoch, following = place.epoch + is_last, 0 if is_last else place.window + 1
+                self.position, self._window = Position(epoch, following), None
+                continue
+            parts.append(window[place.row : place.row + count])
+            count -= len(parts[-1])
+            self.position = Position(place.epoch, place.window, place.row + len(parts[-1]))
+        return parts
+
+    def _packed(self) -> Rows:
+        if self._window is None:
+            self._window = self._stream.window(self.position.epoch, self.position.window)
+        return self._window
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the corpus so far."""
+        place = self.position
+        share = place.row / len(self._packed()) if place.row else 0.0
+        done = self._stream.blocks_before(place.window, share)
+        return place.epoch + done / self._stream.blocks
+
+
+def share_of(count: int, worker: int, workers: int) -> slice:
+    """Which of so many rows are a worker's."""
+    return slice(*(count * index // workers for index in (worker, worker + 1)))
 
 
 def pack(pairs: PairTokens, row_tokens: int, begin: int) -> Rows:
@@ -242,13 +281,8 @@ def _lay_out(
     return tokens, segments, restarted
 
 
-def _concatenate(sides: list[SideTokens]) -> SideTokens:
-    tokens = np.concatenate([side.tokens for side in sides])
-    lengths = np.concatenate([np.diff(side.offsets) for side in sides])
-    return SideTokens(tokens, offsets_of(lengths))
-
-
-def _join(parts: list[Rows]) -> Rows:
+def join(parts: list[Rows]) -> Rows:
+    """Put rows behind each other."""
     if len(parts) == 1:
         return parts[0]
     columns: Any = zip(*(part.arrays() for part in parts), strict=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -42,6 +42,10 @@ class SideTokens:
         offsets = np.array(self.offsets[start : stop + 1])
         return SideTokens(np.array(self.tokens[offsets[0] : offsets[-1]]), offsets - offsets[0])
 
+    def view(self, start: int, stop: int) -> "SideTokens":
+        """Consecutive lines where they lie."""
+        return SideTokens(self.tokens, self.offsets[start : stop + 1])
+
     def take(self, order: NDArray[np.int64]) -> "SideTokens":
         """A copy of the lines in another order."""
         starts = self.offsets[order]
@@ -68,6 +72,10 @@ class PairTokens:
     def __len__(self) -> int:
         return len(self.source)
 
+    def view(self, start: int, stop: int) -> "PairTokens":
+        """Consecutive pairs where they lie."""
+        return PairTokens(self.source.view(start, stop), self.target.view(start, stop))
+
     def lines(self, start: int, stop: int) -> "PairTokens":
         """A copy of consecutive pairs, in memory, up to `stop` or the end."""
         return PairTokens(self.source.lines(start, stop), self.target.lines(start, stop))
@@ -85,6 +93,7 @@ class EvaluationSet:
     source: tuple[str, ...]
     target: tuple[str, ...]
     tokens: PairTokens
+    tag: str = ""
 
 
 class PreparedCorpus:
@@ -96,6 +105,21 @@ class PreparedCorpus:
         self._data = folder / self.manifest.data
         self._refuse_damage(find_damage(folder, self.manifest, contents=False))
         self.train = self._pairs("train")
+
+    def train_parts(self) -> dict[str, PairTokens]:
+        """The corpora of a mix, which lie one after the other; empty if the text is not mixed."""
+        counts = self.manifest.corpora or {}
+        ends = accumulate(one.pairs for one in counts.values())
+        return {
+            name: self.train.view(end - one.pairs, end)
+            for (name, one), end in zip(counts.items(), ends, strict=True)
+        }
+
+    def train_sample(self, pairs: int) -> PairTokens:
+        """A fair sample of the training text: each corpus is shuffled, so its first pairs do."""
+        parts = list(self.train_parts().values()) or [self.train]
+        share = min(1.0, pairs / len(self.train))
+        return concatenate([part.lines(0, max(1, round(share * len(part)))) for part in parts])
 
     def check_contents(self) -> None:
         """Refuse the corpus if any byte is not as it was prepared; reads all of it."""
@@ -120,16 +144,27 @@ class PreparedCorpus:
 
     def evaluation_sets(self, kind: str) -> list[EvaluationSet]:
         """All sets of a kind ("validation" or "test"), in the order of the config."""
-        return [self._evaluation_set(kind, name) for name in self.manifest.sets[kind]]
+        texts = getattr(self.manifest.settings.corpus, kind)
+        return [
+            self._evaluation_set(f"{kind}.{name}", name, texts[name].tag)
+            for name in self.manifest.sets[kind]
+        ]
 
-    def _evaluation_set(self, kind: str, name: str) -> EvaluationSet:
-        stem = f"{kind}.{name}"
+    def old_sets(self) -> list[EvaluationSet]:
+        """The validation sets of the run whose vocabulary this is, as `old.NAME`."""
+        old = self.manifest.old
+        tags = old.tags if old else {}
+        return [
+            self._evaluation_set(f"old.{name}", f"old.{name}", tag) for name, tag in tags.items()
+        ]
+
+    def _evaluation_set(self, stem: str, name: str, tag: str) -> EvaluationSet:
         source, target = (
             # As bytes: a text file's reader would take a lone \r for the end of a line.
             tuple(self.read(f"{stem}.{side}.txt").decode().split("\n")[:-1])
             for side in SIDES
         )
-        return EvaluationSet(name, source, target, self._pairs(stem))
+        return EvaluationSet(name, source, target, self._pairs(stem), tag)
 
     def read(self, name: str) -> bytes:
         """The bytes of a small file, as they were prepared."""
@@ -202,13 +237,15 @@ class PairWriter:
 class Shuffler:
     """Shuffles more pairs than memory holds: spread at random over buckets, then each by itself."""
 
-    def __init__(self, folder: Path, pairs: int, dtype: str, seed: int) -> None:
+    def __init__(
+        self, folder: Path, pairs: int, dtype: str, seed: int, part: int = 0, parts: int = 1
+    ) -> None:
         self._dtype = dtype
         self._seed = seed
         self._seen = 0
-        buckets = min(_MOST_BUCKETS, max(1, -(-pairs // _PAIRS_PER_BUCKET)))
+        buckets = max(1, min(_MOST_BUCKETS // parts, -(-pairs // _PAIRS_PER_BUCKET)))
         self._buckets = [
-            [open(folder / f"bucket-{bucket}.{part}", "w+b") for part in range(4)]
+            [open(folder / f"bucket-{part}-{bucket}.{file}", "w+b") for file in range(4)]
             for bucket in range(buckets)
         ]
 
@@ -241,6 +278,18 @@ class Shuffler:
             file.seek(0)
         line_lengths = np.fromfile(lengths, np.uint32).astype(np.int64)
         return SideTokens(np.fromfile(tokens, self._dtype), offsets_of(line_lengths))
+
+
+def concatenate(parts: Sequence[PairTokens]) -> PairTokens:
+    """Pairs of several places behind each other, in memory."""
+    sides = ([part.source for part in parts], [part.target for part in parts])
+    return PairTokens(*map(_concatenate_side, sides))
+
+
+def _concatenate_side(sides: Sequence[SideTokens]) -> SideTokens:
+    tokens = np.concatenate([side.tokens for side in sides])
+    lengths = np.concatenate([np.diff(side.offsets) for side in sides])
+    return SideTokens(tokens, offsets_of(lengths))
 
 
 def pack_lines(lines: Sequence[Sequence[int]], dtype: str) -> SideTokens:

@@ -29,11 +29,33 @@ class Subwords:
         begin: int = self._processor.bos_id()
         self.begin = begin if begin >= 0 else self.end
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def encode(self, lines: Sequence[str], tag: str = "") -> list[list[int]]:
         """Turn normalised text into token ids, each line closed by the end mark."""
         plain = [line.replace(BLANK_MARK, STAND_IN) for line in lines]
         encoded: list[list[int]] = self._processor.encode(plain, add_eos=True)
+        if tag:
+            token = self.tag(tag)
+            assert token is not None, "tags are looked up before they are used"
+            return [[token, *line] for line in encoded]
         return encoded
+
+    def sample(self, lines: Sequence[Sequence[int]], dropout: float, seed: int) -> list[list[int]]:
+        """Cut lines of token ids anew, leaving out merges at random; the seed decides which."""
+        sentencepiece.set_random_generator_seed(seed % 2**32)
+        plain: list[str] = self._processor.decode([list(line) for line in lines])
+        sampled: list[list[int]] = self._processor.encode(
+            plain, enable_sampling=True, alpha=dropout, nbest_size=-1, add_eos=True, num_threads=1
+        )
+        # A tag is no part of the text.
+        return [
+            [first, *cut] if first != self.end and self._processor.is_control(first) else cut
+            for (first, *_), cut in zip(lines, sampled, strict=True)
+        ]
+
+    def tag(self, tag: str) -> int | None:
+        """The token of a tag, which no text is ever cut into; None if there is none."""
+        token: int = self._processor.piece_to_id(tag)
+        return token if self._processor.is_control(token) else None
 
     def decode(self, lines: Sequence[Sequence[int]]) -> list[str]:
         """Turn token ids back into text; marks are left out."""
@@ -41,7 +63,9 @@ class Subwords:
         return [line.replace(STAND_IN, BLANK_MARK) for line in plain]
 
 
-def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> bytes:
+def train_subwords(
+    sample: Iterable[bytes], settings: VocabularySettings, tags: Sequence[str] = ()
+) -> bytes:
     """Train a vocabulary on normalised lines and return the model's bytes."""
     model = io.BytesIO()
     failures: list[BaseException] = []
@@ -56,6 +80,7 @@ def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> byt
             vocab_size=settings.size,
             character_coverage=settings.character_coverage,
             byte_fallback=True,
+            control_symbols=list(tags),
             # Text is normalised before, and blanks must survive a round trip.
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -64,8 +89,9 @@ def train_subwords(sample: Iterable[bytes], settings: VocabularySettings) -> byt
         )
     except (RuntimeError, SystemError) as error:
         if not failures:
+            reason = _reason(str(error))
             raise UserError(
-                f"vocabulary.size = {settings.size} does not suit this text: {_reason(str(error))}"
+                f"vocabulary.size = {settings.size} does not work for this text: {reason}"
             ) from None
     if failures:
         raise failures[0]

@@ -65,6 +65,8 @@ class TextFiles:
 
     source: Path
     target: Path | None  # None: `source` is a TSV with both sides.
+    part: int = 0  # Which training text of the config it belongs to.
+    tag: str = ""
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -1,240 +1,317 @@
 """Beam search with cached keys and values; a beam of 1 is greedy search.
 
-Shapes: B sentences still held, K beam, V words, L the longest translation allowed. A live
-hypothesis is a row b * K + k. All bookkeeping stays on the device, and on a GPU a step is recorded
-once and replayed: starting its hundreds of kernels one by one would take longer than they do.
+Shapes: N sentences, B slots in which one is decoded at a time, K beam, V words, L the longest
+translation allowed. All bookkeeping stays on the device until all sentences are done. On a GPU a
+step is recorded once and replayed: starting its hundreds of kernels one by one would take longer
+than they do. Slots whose sentence is done get the next one, so that every step is worth its time.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.inference.hypotheses import Hypotheses, Hypothesis, SearchOptions
+from dragoman.inference.room import Room
+from dragoman.model.attention import kernels_for_any_shape
+from dragoman.model.decoding import (
+    DecoderKernels,
+    DecoderWeights,
+    PlainKernels,
+    decoder_step,
+    empty_state,
+)
 from dragoman.model.transformer import Transformer
 
-# How often the host looks who is done, and how many may be left before the others are dropped:
-# a look makes a GPU wait, and dropping copies all caches and records the step anew.
-STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 8}
-SHARE_HELD_UNTIL = {"cpu": 7 / 8, "cuda": 1 / 4}
+# Slots are let go, where steps are not recorded, once so many of them have nothing left to do.
+SHARE_HELD_UNTIL = 7 / 8
+# A recorded step runs so often before slots that are done get their next sentence.
+STEPS_BETWEEN_LOOKS = 4
+ENCODED_AT_ONCE = 65_536  # Source slots, padding included.
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished translation: token ids without marks, and its length-normalised score."""
-
-    tokens: tuple[int, ...]
-    score: float
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How to search."""
-
-    beam: int
-    patience: int
-    length_penalty: float
-    begin: int
-    end: int
-
-    @property
-    def hypotheses(self) -> int:
-        """So many have to end before a sentence is done."""
-        return self.beam * self.patience if self.beam > 1 else 1
-
-
-@torch.inference_mode()
 def beam_search(
     model: Transformer,
-    source: Tensor,
-    segments: Tensor,
-    longest: list[int],
+    sentences: Sequence[Sequence[int]],
+    longest: Sequence[int],
     options: SearchOptions,
+    slots: int = 0,
 ) -> list[list[Hypothesis]]:
-    """Translate source [B, S], one sentence a row; best hypotheses first, at most K each.
+    """Translate sentences, all side by side or in so many slots; best hypotheses first.
 
     A sentence is done when K times the patience have ended: with no more than K, poor short ones
     would often end it before the best. Or it is done when it reaches its own longest length, where
     the live ones are taken as they are.
     """
-    search = _Search(model, source, segments, longest, options)
-    device = source.device.type
-    recorded = _Recorded(search.step) if device == "cuda" else None
-    for length in range(1, max(longest) + 1):
-        recorded.step() if recorded else search.step()
-        if length % STEPS_BETWEEN_LOOKS[device]:
-            continue
-        is_done = search.is_done()
-        if all(is_done):
-            break
-        if is_done.count(False) <= SHARE_HELD_UNTIL[device] * len(is_done):
-            search.hold([place for place, done in enumerate(is_done) if not done])
-            if recorded:
-                recorded.is_current = False
-    return search.finished.hypotheses(options)
+    tokens = sum(map(len, sentences))
+    room = Room(slots or len(sentences), len(sentences), tokens, max(longest))
+    return BeamSearch(model, options, room, is_recorded=False).search(sentences, longest)
 
 
-class _Search:
-    """The state of a search; a step changes it in place and never asks the host."""
+def can_record(device: torch.device) -> bool:
+    """Whether steps can be recorded on a device: they are, where Triton's kernels are there."""
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
+
+class BeamSearch:
+    """A search for sentences up to a certain number and length, again and again."""
+
+    @torch.inference_mode()
     def __init__(
         self,
         model: Transformer,
-        source: Tensor,
-        segments: Tensor,
-        longest: list[int],
         options: SearchOptions,
+        room: Room,
+        *,
+        is_recorded: bool,
+        kernels: Callable[[DecoderWeights], DecoderKernels] | None = None,
     ) -> None:
-        self._model, self._options, device = model, options, source.device
-        positions = torch.arange(source.shape[1], device=device).expand_as(source)
-        encoded = model.encode(source, positions, segments)
-        self._decoding = model.start_decoding(encoded, segments, max(longest), options.beam)
-        shape = len(longest), options.beam
-        # Fewer than wanted before a sentence's last step; then K may end, and K more be cut.
-        most = options.hypotheses + 2 * options.beam
-        self.finished = _Finished(len(longest), most, max(longest), device)
-        self._sentences = torch.arange(len(longest), device=device)  # Those held, by their number.
-        self._limits = torch.tensor(longest, device=device)
-        self._tokens = torch.full((*shape, max(longest) + 1), options.begin, device=device)
-        # At first all K rows are the same: only one of them may grow.
-        self._scores = torch.full(shape, float("-inf"), device=device)
-        self._scores[:, 0] = 0.0
+        device = model.target_embedding.weight.device
+        kind = arithmetic_type(device)
+        self.room = room
+        self._model, self._device = model, device
+        self._weights = DecoderWeights(model, kind, are_copies=is_recorded)
+        self._kernels = (kernels or _choose_kernels(is_recorded))(self._weights)
+        self._slots = _Slots(self._weights, self._kernels, options, room, device)
+        self._admit = _Recorded(self._slots.admit) if is_recorded else None
+        self._step = _Recorded(self._slots.step) if is_recorded else None
+        self._is_used = False
+
+    @torch.inference_mode()
+    def search(
+        self, sentences: Sequence[Sequence[int]], longest: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        """Translate sentences; those of like length are best side by side."""
+        if self._is_used and self._admit:
+            self._weights.refresh()
+        self._is_used = True
+        encoded = encode(self._model, sentences, self._device)
+        with torch.autocast(self._device.type, enabled=False):
+            self._slots.begin(self._weights.memory(encoded), list(map(len, sentences)), longest)
+            if self._admit and self._step:
+                self._replay(self._admit, self._step)
+            else:
+                self._run()
+            return self._slots.hypotheses.best(len(sentences))
+
+    def _run(self) -> None:
+        """Step by step, until nothing is left."""
+        slots = self._slots
+        while left := slots.admit_and_look():
+            slots.step()
+            if not slots.is_anyone_waiting() and left <= SHARE_HELD_UNTIL * slots.count:
+                slots.let_idle_go()
+
+    def _replay(self, admit: "_Recorded", step: "_Recorded") -> None:
+        """The same, but nobody waits: the host looks at what was left some steps before."""
+        looks = [_Look(), _Look()]
+        turn = 0
+        while True:
+            admit()
+            looks[turn % 2].take(self._slots.left)
+            for _ in range(STEPS_BETWEEN_LOOKS):
+                step()
+            turn += 1
+            if turn > 1 and looks[turn % 2].read() == 0:
+                return
+
+
+def arithmetic_type(device: torch.device) -> torch.dtype:
+    """What products are made in, by the context around."""
+    is_narrow = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if is_narrow else torch.float32
+
+
+def _choose_kernels(is_recorded: bool) -> Callable[[DecoderWeights], DecoderKernels]:
+    if not is_recorded:
+        return PlainKernels
+    from dragoman.model.fused.decoding import FusedDecoderKernels
+
+    return FusedDecoderKernels
+
+
+def encode(model: Transformer, sentences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Encode sentences and put them end to end: [source tokens, D]."""
+    encoded = []
+    start = 0
+    while start < len(sentences):
+        width, end = len(sentences[start]), start + 1
+        while end < len(sentences):
+            width = max(width, len(sentences[end]))
+            if width * (end + 1 - start) > ENCODED_AT_ONCE:
+                break
+            end += 1
+        with kernels_for_any_shape():
+            encoded.append(_encode_padded(model, sentences[start:end], device))
+        start = end
+    return torch.cat(encoded)
+
+
+def _encode_padded(
+    model: Transformer, sentences: Sequence[Sequence[int]], device: torch.device
+) -> Tensor:
+    lengths = np.array(list(map(len, sentences)))
+    is_token = np.arange(lengths.max()) < lengths[:, None]
+    source = np.zeros(is_token.shape, dtype=np.int64)
+    source[is_token] = np.concatenate([np.asarray(sentence) for sentence in sentences])
+    positions = torch.arange(int(lengths.max()), device=device).expand(len(lengths), -1)
+    segments = torch.from_numpy(is_token.astype(np.int64)).to(device)
+    encoded = model.encode(torch.from_numpy(source).to(device), positions, segments)
+    places = torch.from_numpy(np.flatnonzero(is_token)).to(device)
+    return encoded.flatten(0, 1).index_select(0, places)
+
+
+class _Slots:
+    """The state of a search; its methods change it in place, and few of them ask the host."""
+
+    def __init__(
+        self,
+        weights: DecoderWeights,
+        kernels: DecoderKernels,
+        options: SearchOptions,
+        room: Room,
+        device: torch.device,
+    ) -> None:
+        self._weights, self._kernels, self._options = weights, kernels, options
+        self._nobody = room.sentences  # The number of the sentence of a slot that has none.
+        self.hypotheses = Hypotheses(options, room.sentences, room.longest, device)
+        shape = room.slots, options.beam
+        width = weights.shape.decoder_layers * 2 * weights.shape.d_model
+        memory = torch.zeros(room.source_tokens, width, dtype=weights.kind, device=device)
+        self._state = empty_state(weights, *shape, room.longest, memory)
+        self._sentences = torch.full((room.slots,), self._nobody, device=device)
+        self._limits = torch.zeros(room.slots, dtype=torch.int64, device=device)
+        # Where each sentence starts in the memory, its tokens, and those its translation may have.
+        self._table = torch.zeros(3, room.sentences + 1, dtype=torch.int64, device=device)
+        self._table[1] = 1
+        self._next, self._count, self.left = (
+            torch.zeros((), dtype=torch.int64, device=device) for _ in range(3)
+        )
+        self._words = torch.zeros(shape, dtype=torch.int64, device=device)
+        # At first all K rows of a slot are the same: only one of them may grow.
+        self._first_scores = torch.full((1, options.beam), float("-inf"), device=device)
+        self._first_scores[:, 0] = 0.0
+        self._scores = self._first_scores.repeat(room.slots, 1)
+
+    @property
+    def count(self) -> int:
+        """Slots that are held."""
+        return len(self._sentences)
+
+    def begin(self, memory: Tensor, lengths: Sequence[int], limits: Sequence[int]) -> None:
+        """Take sentences, encoded end to end; every slot is free."""
+        starts = list(accumulate(lengths, initial=0))[:-1]
+        table = torch.tensor([starts, lengths, limits])
+        self._state.memory[: len(memory)] = memory
+        self._table[:, : len(lengths)] = table.to(memory.device)
+        self._count.fill_(len(lengths))
+        self._next.zero_()
+        self.hypotheses.counts.zero_()
+
+    def admit(self) -> None:
+        """Give the next sentences to the slots that have none."""
+        is_free = self._sentences == self._nobody
+        nth = self._next + is_free.cumsum(dim=0) - 1
+        is_new = is_free & (nth < self._count)
+        self._sentences.copy_(torch.where(is_new, nth, self._sentences))
+        self._next += is_new.sum()
+        starts, lengths, limits = self._table[:, self._sentences]
+        self._state.starts.copy_(starts)
+        self._state.lengths.copy_(lengths)
+        self._limits.copy_(limits)
+        self._scores.copy_(torch.where(is_new[:, None], self._first_scores, self._scores))
+        self._words.masked_fill_(is_new[:, None], self._options.begin)
+        self.left.copy_((self._sentences != self._nobody).sum())
 
     def step(self) -> None:
         """Let all live hypotheses grow by one word, and note those that end with it."""
-        beam, sentences, finished = self._options.beam, self._sentences, self.finished
-        last = self._tokens.index_select(2, self._decoding.position).flatten()
-        following = self._model.decode_step(self._decoding, last)
-        length = self._decoding.position  # Of the hypotheses with the new word.
-        totals, parents, chosen = _best_candidates(self._scores, following)
-        ends = chosen == self._options.end
-        is_open = ~finished.is_done[sentences, None]
-        is_ended = (ends & (totals > float("-inf")))[:, :beam] & is_open
-        ended = _rows(self._tokens, parents[:, :beam])[:, :, 1:]
-        finished.take(sentences, is_ended, ended, totals[:, :beam], length - 1, length)
-        # Stable sort: the live candidates first, in the order of their scores.
-        order = ends.to(torch.int8).argsort(dim=1, stable=True)[:, :beam]
-        scores = totals.gather(1, order).masked_fill(ends.gather(1, order), float("-inf"))
-        parents = parents.gather(1, order)
-        tokens = _rows(self._tokens, parents)
-        tokens.index_copy_(2, length, chosen.gather(1, order)[:, :, None])
+        beam, state = self._options.beam, self._state
+        logits = decoder_step(self._weights, self._kernels, state, self._words.flatten())
+        totals, parents, words = self._kernels.best(logits, self._scores, 2 * beam)
+        length = state.positions + 1  # Of the hypotheses with the new word.
+        # At most K of the 2K candidates can end, so that K are left to live on: the first of those
+        # that do not, by a stable sort in the order of their scores.
+        is_end = words == self._options.end
+        order = is_end.to(torch.int8).argsort(dim=1, stable=True)[:, :beam]
+        scores = totals.gather(1, order).masked_fill(is_end.gather(1, order), float("-inf"))
+        is_open = (self._sentences != self._nobody)[:, None]
         is_full = (length >= self._limits)[:, None] & is_open
+        is_ended = (is_end & (totals > float("-inf")))[:, :beam] & is_open
         is_cut = is_full & (scores > float("-inf"))
-        finished.take(sentences, is_cut, tokens[:, :, 1:], scores, length, length)
-        is_enough = finished.counts[sentences] >= self._options.hypotheses
-        finished.is_done[sentences] |= is_enough | is_full[:, 0]
+        live_parents = parents.gather(1, order)
+        self._words.copy_(words.gather(1, order))
+        self.hypotheses.grow(self._sentences, length, live_parents, self._words)
+        self.hypotheses.take(
+            self._sentences, length, (is_ended, is_cut), (totals, scores), parents[:, :beam]
+        )
+        is_enough = self.hypotheses.counts[self._sentences] >= self._options.hypotheses
+        is_done = is_enough | is_full[:, 0]
+        self._sentences.masked_fill_(is_done, self._nobody)
         self._scores.copy_(scores)
-        self._tokens.copy_(tokens)
+        state.positions.add_(1).masked_fill_(self._sentences == self._nobody, 0)
         if beam > 1:
-            first_rows = torch.arange(0, parents.numel(), beam, device=parents.device)
-            self._decoding.reorder((parents + first_rows[:, None]).flatten())
+            ancestors = live_parents[:, :, None].expand_as(state.ancestry)
+            state.ancestry.copy_(state.ancestry.gather(1, ancestors))
 
-    def is_done(self) -> list[bool]:
-        """Whether each sentence held is done; waits for the device."""
-        found: list[bool] = self.finished.is_done[self._sentences].tolist()
-        return found
+    def admit_and_look(self) -> int:
+        """Give free slots their next sentence, if one waits; tell how many slots have one."""
+        if self.is_anyone_waiting():
+            self.admit()
+            self._kernels.sentences_changed()
+        return int((self._sentences != self._nobody).sum())
 
-    def hold(self, places: list[int]) -> None:
-        """Go on with these sentences of those held only."""
-        beam, device = self._options.beam, self._scores.device
-        held = torch.tensor(places, device=device)
-        rows = (held[:, None] * beam + torch.arange(beam, device=device)).flatten()
-        self._decoding = self._decoding.select(held, rows)
+    def is_anyone_waiting(self) -> bool:
+        """Whether sentences are left that no slot has had."""
+        return bool(self._next < self._count)
+
+    def let_idle_go(self) -> None:
+        """Go on with those slots only that have a sentence."""
+        held = (self._sentences != self._nobody).nonzero().flatten()
+        self._state = self._state.select(held)
         self._sentences, self._limits = self._sentences[held], self._limits[held]
-        self._scores, self._tokens = self._scores[held], self._tokens[held]
+        self._scores, self._words = self._scores[held], self._words[held]
+        self._kernels.sentences_changed()
 
 
 class _Recorded:
-    """A step that is recorded when it is made for the first time, and replayed from then on."""
+    """Work that is recorded when it is done for the first time, and replayed from then on."""
 
-    def __init__(self, step: Callable[[], None]) -> None:
-        self._step = step
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
         self._graph: torch.cuda.CUDAGraph | None = None
-        self.is_current = False
 
-    def step(self) -> None:
-        """Make a step."""
-        if self._graph and self.is_current:
+    def __call__(self) -> None:
+        """Do it."""
+        if self._graph:
             self._graph.replay()
             return
-        self._step()
+        self._work()
         graph = torch.cuda.CUDAGraph()
         # Not by torch.cuda.graph, which gives all cached memory back first: that takes longer
-        # than many steps. The memory of the recording before this one is used again.
-        pool = self._graph.pool() if self._graph else None
+        # than many steps.
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            graph.capture_begin(pool, capture_error_mode="thread_local")
-            self._step()
+            graph.capture_begin(capture_error_mode="thread_local")
+            self._work()
             graph.capture_end()
-        self._graph, self.is_current = graph, True
+        self._graph = graph
 
 
-def _best_candidates(scores: Tensor, log_probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The best 2K of each sentence: totals, parents among its K rows, and words.
+class _Look:
+    """A number on its way from the device."""
 
-    At most K of them can end, so that K are left to live on.
-    """
-    beam, words = scores.shape[1], log_probabilities.shape[1]
-    totals = scores[:, :, None] + log_probabilities.view(-1, beam, words)
-    best, flat = totals.flatten(1).topk(2 * beam, dim=1)
-    return best, flat // words, flat % words
+    def __init__(self) -> None:
+        self._number = torch.zeros((), dtype=torch.int64).pin_memory()
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
+    def take(self, number: Tensor) -> None:
+        """Send it, once the device comes so far."""
+        self._number.copy_(number, non_blocking=True)
+        self._event.record()
 
-def _rows(tokens: Tensor, parents: Tensor) -> Tensor:
-    """The rows of tokens [B, K, L + 1] that parents [B, any] name within each sentence."""
-    return tokens.gather(1, parents[:, :, None].expand(-1, -1, tokens.shape[2]))
-
-
-class _Finished:
-    """Hypotheses that have ended, of all sentences, on the device until all are done."""
-
-    def __init__(self, sentences: int, most: int, longest: int, device: torch.device) -> None:
-        # One more place takes what is not wanted, so that no shape depends on how many end.
-        self._nowhere = most
-        places = sentences, most + 1
-        self.counts = torch.zeros(sentences, dtype=torch.int64, device=device)
-        self.is_done = torch.zeros(sentences, dtype=torch.bool, device=device)
-        self._tokens = torch.zeros(*places, longest, dtype=torch.int64, device=device)
-        self._totals = torch.zeros(places, device=device)
-        self._token_counts = torch.zeros(places, dtype=torch.int64, device=device)
-        self._lengths = torch.zeros(places, dtype=torch.int64, device=device)
-
-    def take(
-        self,
-        sentences: Tensor,
-        is_wanted: Tensor,
-        tokens: Tensor,
-        totals: Tensor,
-        token_count: Tensor,
-        length: Tensor,
-    ) -> None:
-        """Note the wanted ones of hypotheses [B, K]; `length` counts the end mark, if any."""
-        nth = self.counts[sentences, None] + is_wanted.cumsum(dim=1) - 1
-        places = sentences[:, None], nth.masked_fill(~is_wanted, self._nowhere)
-        self._tokens[places] = tokens
-        self._totals[places] = totals
-        self._token_counts[places] = token_count
-        self._lengths[places] = length
-        self.counts[sentences] += is_wanted.sum(dim=1)
-
-    def hypotheses(self, options: SearchOptions) -> list[list[Hypothesis]]:
-        """Bring them to the host, best first, at most K of each sentence."""
-        counts, totals, lengths, token_counts = (
-            one.tolist() for one in (self.counts, self._totals, self._lengths, self._token_counts)
-        )
-        every_token = self._tokens.cpu()
-        found: list[list[Hypothesis]] = []
-        for sentence, count in enumerate(counts):
-            scores = [
-                totals[sentence][place] / lengths[sentence][place] ** options.length_penalty
-                for place in range(count)
-            ]
-            best = sorted(range(count), key=lambda place: -scores[place])[: options.beam]
-            tokens = every_token[sentence, best].tolist()
-            found.append(
-                [
-                    Hypothesis(tuple(line[: token_counts[sentence][place]]), scores[place])
-                    for place, line in zip(best, tokens, strict=True)
-                ]
-            )
-        return found
+    def read(self) -> int:
+        """Wait until it is here."""
+        self._event.synchronize()
+        return int(self._number)

@@ -24,6 +24,7 @@ from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pac
 from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
 from dragoman.files import describe_file, write_whole
+from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.evaluate import (
     BOOTSTRAP_SAMPLES,
     MeanLoss,
@@ -34,13 +35,15 @@ from dragoman.inference.evaluate import (
 from dragoman.inference.export_folder import MODEL, find_export
 from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
 from dragoman.inference.parts import PartsJob, PartsRequest, describe_input, translate_parts
-from dragoman.inference.sampling import Sampling, sample_lines
+from dragoman.inference.sampling import Sampling
+from dragoman.inference.tags import choose_tag, tags_of, with_tag
 from dragoman.inference.translate import Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import find_run
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 2_000, 1 << 20
+GPU_LINES_AT_ONCE = 50_000  # A second's work or two.
 SECONDS_FOR_MORE = 0.05  # That lines which are there wait for others.
 
 
@@ -56,6 +59,8 @@ class TrainedChoice:
     length_penalty: float | None = None
     batch_tokens: int | None = None
     precision: Precision | None = None
+    tag: str | None = None
+    blend: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class _Decoder:
     weights: tuple[Path, ...]
     arithmetic: str
     settings: TranslationSettings
+    lines_at_once: int = LINES_AT_ONCE
 
 
 def translate_lines(
@@ -96,7 +102,7 @@ def translate_lines(
     else:
         decoder = _own_decoder(choice, output.n_best, sampling)
     if not parts or not text:
-        _translate_input(decoder.translate, output)
+        _translate_input(decoder, output)
         return
     job = PartsJob(
         text,
@@ -115,9 +121,10 @@ def translate_lines(
 def _exported_decoder(choice: TrainedChoice, n_best: int) -> _Decoder:
     exported, folder = _load_exported(choice), find_export(choice.run)
     settings = decoding_settings(exported.info.translation, choice)
+    translator = with_tag(exported.translator, choose_tag(choice.tag, exported.info.tags))
 
     def translate(lines: Sequence[str]) -> list[list[Translation]]:
-        return exported.translator.translate(lines, settings, n_best)
+        return translator.translate(lines, settings, n_best)
 
     return _Decoder(translate, (folder / MODEL,), exported.info.quantization, settings)
 
@@ -125,25 +132,27 @@ def _exported_decoder(choice: TrainedChoice, n_best: int) -> _Decoder:
 def _own_decoder(choice: TrainedChoice, n_best: int, sampling: Sampling | None) -> _Decoder:
     trained, precision = _load(choice)
     settings = decoding_settings(trained.config.translation, choice)
-    translator, folder = trained.translator, find_run(choice.run).checkpoints
+    tag = choose_tag(choice.tag, tags_of(trained.config.corpus))
+    translator, folder = with_tag(trained.translator, tag), find_run(choice.run).checkpoints
 
     def translate(lines: Sequence[str]) -> list[list[Translation]]:
         with arithmetic(precision, translator.device):
             if sampling:
-                return sample_lines(translator, lines, settings, n_best, sampling)
+                return translator.sample(lines, settings, n_best, sampling)
             return translator.translate(lines, settings, n_best)
 
     weights = tuple(folder / name / WEIGHTS for name in trained.checkpoints)
-    return _Decoder(translate, weights, precision, settings)
+    lines_at_once = GPU_LINES_AT_ONCE if translator.device.type == "cuda" else LINES_AT_ONCE
+    return _Decoder(translate, weights, precision, settings, lines_at_once)
 
 
-def _translate_input(translate: TranslateLines, output: LineOutput) -> None:
+def _translate_input(decoder: _Decoder, output: LineOutput) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
-    for lines in _lines_as_they_come(sys.stdin.fileno()):
+    for lines in _lines_as_they_come(sys.stdin.fileno(), decoder.lines_at_once):
         text = _decode(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
-        print(_render(translate, output, text), end="", flush=True)
+        print(_render(decoder.translate, output, text), end="", flush=True)
 
 
 def _render(translate: TranslateLines, output: LineOutput, lines: Sequence[str]) -> str:
@@ -155,7 +164,7 @@ def _render(translate: TranslateLines, output: LineOutput, lines: Sequence[str])
     )
 
 
-def _lines_as_they_come(descriptor: int) -> Iterator[list[bytes]]:
+def _lines_as_they_come(descriptor: int, lines_at_once: int) -> Iterator[list[bytes]]:
     """Lines in groups; who writes slowly gets an answer without writing more."""
     lines: list[bytes] = []
     rest, is_over = b"", False
@@ -167,10 +176,10 @@ def _lines_as_they_come(descriptor: int) -> Iterator[list[bytes]]:
             *whole, rest = (rest + block).split(b"\n")
             is_over = not block
             lines += [*whole, rest] if is_over and rest else whole
-        least = LINES_AT_ONCE if has_more and not is_over else 1
+        least = lines_at_once if has_more and not is_over else 1
         while len(lines) >= least:
-            yield lines[:LINES_AT_ONCE]
-            lines = lines[LINES_AT_ONCE:]
+            yield lines[:lines_at_once]
+            lines = lines[lines_at_once:]
 
 
 def _decode(lines: Sequence[bytes], first: int) -> list[str]:
@@ -206,15 +215,22 @@ def evaluate_run(
     """Print the scores of every set, and keep its translations in the folder `output`, if any."""
     trained, precision = _load(choice)
     settings = decoding_settings(trained.config.translation, choice)
+    known = tags_of(trained.config.corpus)
     if source and reference:
-        sets = [_read_set(trained, source, reference)]
+        sets = [_read_set(trained, source, reference, choose_tag(choice.tag, known))]
     else:
         corpus = PreparedCorpus(Path(trained.config.corpus.folder))
         sets = [
             # The corpus may have been prepared again since, with other subwords.
-            replace(one, tokens=_encode(trained, one.source, one.target))
+            replace(one, tokens=_encode(trained, one.tag, one.source, one.target))
             for one in _choose_sets(corpus, names)
         ]
+        if choice.tag is not None:
+            tag = choose_tag(choice.tag, known)
+            sets = [
+                replace(one, tag=tag, tokens=_encode(trained, tag, one.source, one.target))
+                for one in sets
+            ]
     if output:
         output.mkdir(parents=True, exist_ok=True)
     evaluated = []
@@ -223,7 +239,8 @@ def evaluate_run(
             Progress(f"translating {one.name}", len(one.source), "sentences") as progress,
             arithmetic(precision, trained.translator.device),
         ):
-            best = trained.translator.translate(one.source, settings, on_progress=progress.advance)
+            translator = with_tag(trained.translator, one.tag)
+            best = translator.translate(one.source, settings, on_progress=progress.advance)
         translations = [ranked[0].text for ranked in best]
         evaluated.append(Evaluated(one.source, translations))
         loss = _loss(trained, one, precision)
@@ -267,6 +284,8 @@ def _load(choice: TrainedChoice) -> tuple[TrainedModel, Precision]:
     run = find_run(choice.run)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, choice.checkpoint, choice.average, device)
+    if choice.blend is not None:
+        trained = blend_with_parent(trained, run, choice.blend)
     precision = choose_precision(choice.precision, trained.config.training.precision, device)
     refuse_impossible(precision, device)
     say(f"{run.name}: {', '.join(trained.checkpoints)}, {precision}")
@@ -303,13 +322,18 @@ def decoding_settings(settings: TranslationSettings, choice: TrainedChoice) -> T
 
 
 def _choose_sets(corpus: PreparedCorpus, names: Sequence[str]) -> list[EvaluationSet]:
-    """The sets of these names; without any, the test sets, or failing those, validation sets."""
+    """The sets of these names; without any, the test sets, or failing those, validation sets.
+
+    In either case those of the run that this one started from, too.
+    """
     kinds = {kind: corpus.evaluation_sets(kind) for kind in ("test", "validation")}
     known = {f"{kind}.{one.name}": one for kind, sets in kinds.items() for one in sets}
+    old = corpus.old_sets()
+    known |= {one.name: one for one in old}
     if not known:
         raise UserError("the corpus has no test or validation set: give --source, --reference")
     if not names:
-        return kinds["test"] or kinds["validation"]
+        return [*(kinds["test"] or kinds["validation"]), *old]
     chosen = []
     for name in names:
         fitting = [full for full, one in known.items() if name in (full, one.name)]
@@ -319,7 +343,7 @@ def _choose_sets(corpus: PreparedCorpus, names: Sequence[str]) -> list[Evaluatio
     return chosen
 
 
-def _read_set(trained: TrainedModel, source: Path, reference: Path) -> EvaluationSet:
+def _read_set(trained: TrainedModel, source: Path, reference: Path, tag: str) -> EvaluationSet:
     """Two files as a set."""
     for path in (source, reference):
         if not path.is_file():
@@ -330,17 +354,20 @@ def _read_set(trained: TrainedModel, source: Path, reference: Path) -> Evaluatio
             side += lines
     if not sides[0]:
         raise UserError(f"{source} is empty: nothing to evaluate")
-    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), _encode(trained, *sides))
+    tokens = _encode(trained, tag, *sides)
+    return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), tokens, tag)
 
 
-def _encode(trained: TrainedModel, *sides: Sequence[str]) -> PairTokens:
+def _encode(trained: TrainedModel, tag: str, *sides: Sequence[str]) -> PairTokens:
     """Source and target in the subwords of the run."""
     text = trained.translator.text
     encoded = [
         pack_lines(
-            model.encode([normalize(line, text.normalize_punctuation).strip() for line in side]),
+            model.encode(
+                [normalize(line, text.normalize_punctuation).strip() for line in side], before
+            ),
             "uint32",
         )
-        for model, side in zip((text.source, text.target), sides, strict=True)
+        for model, side, before in zip((text.source, text.target), sides, (tag, ""), strict=True)
     ]
     return PairTokens(*encoded)

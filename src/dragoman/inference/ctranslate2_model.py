@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from dragoman.config import TranslationSettings
 from dragoman.corpus.subwords import Subwords
 from dragoman.errors import UserError
-from dragoman.inference.beam_search import Hypothesis
 from dragoman.inference.export_folder import SUBWORDS
+from dragoman.inference.hypotheses import Hypothesis
 from dragoman.inference.translate import TextSides, Translation, longest_output, translate_text
 from dragoman.model.attention import CrossAttention, SelfAttention
 from dragoman.model.transformer import (

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.cluster.processes import Workers
 from dragoman.corpus.rows import Rows, pack
 from dragoman.corpus.store import PairTokens
 from dragoman.errors import UserError
+from dragoman.inference.line_statistics import make_metrics
+from dragoman.model.attention import kernels_for_any_shape
 from dragoman.model.transformer import RowTensors, Transformer
 
 WIDTH_STEP = 64
-SLOTS_AT_ONCE = 8_192
+SLOTS_AT_ONCE = {"cpu": 8_192, "cuda": 32_768}
 LONGEST_LINE = 8_192  # In tokens; the memory for its attention grows with the square.
 BOOTSTRAP_SAMPLES = 1_000  # For intervals.
 
@@ -61,11 +61,6 @@ def evaluation_rows(name: str, pairs: PairTokens, row_tokens: int, begin: int) -
     return pack(pairs, width, begin)
 
 
-def rows_to_device(rows: Rows, device: torch.device) -> RowTensors:
-    """Copy packed rows to a device."""
-    return RowTensors(*(torch.from_numpy(array).to(device) for array in rows.arrays()))
-
-
 @torch.inference_mode()
 def mean_loss(
     model: Transformer,
@@ -79,10 +74,10 @@ def mean_loss(
     model.eval()
     mine = rows[slice(*(len(rows) * (workers.rank + end) // workers.count for end in (0, 1)))]
     sums = torch.zeros(2, dtype=torch.float64, device=workers.device)
-    step = max(1, SLOTS_AT_ONCE // rows.target.shape[1])
+    step = max(1, SLOTS_AT_ONCE[workers.device.type] // rows.target.shape[1])
     for start in range(0, len(mine), step):
-        part = rows_to_device(mine[start : start + step], workers.device)
-        with arithmetic():
+        part = RowTensors.copy_to(workers.device, mine[start : start + step].arrays())
+        with arithmetic(), kernels_for_any_shape():
             sums += torch.stack(model(part, label_smoothing))
     model.train(was_training)
     everyone = workers.gather([*sums.tolist(), mine.target_tokens])
@@ -117,8 +112,7 @@ def score_text(
     translations: Sequence[str], references: Sequence[str], tokenize: str, bootstrap: int = 0
 ) -> TextScores:
     """Score by sacreBLEU; with `bootstrap` samples, also 95% confidence intervals."""
-    # Tokenised text is meant where no tokenizer is; sacreBLEU need not warn of it.
-    bleu, chrf = BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()
+    bleu, chrf = make_metrics(tokenize)
     scores = [
         metric.corpus_score(list(translations), [list(references)], n_bootstrap=bootstrap or 1)
         for metric in (bleu, chrf)

@@ -15,6 +15,7 @@ from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.argos_package import pack
+from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.export_folder import (
     CARD,
     SUBWORDS,
@@ -28,6 +29,7 @@ from dragoman.inference.export_folder import (
 from dragoman.inference.load import TrainedModel, load_exported, load_trained
 from dragoman.inference.model_card import Verdict, write_card
 from dragoman.inference.parity import Parity, Translate, choose_check_set, compare
+from dragoman.inference.tags import tags_of, with_tag
 from dragoman.runs.folder import RunFolder
 
 LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
@@ -43,6 +45,7 @@ class ExportRequest:
     average: int
     output: Path | None
     check_pairs: int | None  # None: no check.
+    blend: float | None = None  # Share of the run, the rest being of the one it started from.
 
 
 def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdict]) -> Path:
@@ -52,6 +55,8 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
     refuse_foreign(output)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, request.checkpoint, request.average, device)
+    if request.blend is not None:
+        trained = blend_with_parent(trained, run, request.blend)
     say(f"{run.name}: {', '.join(trained.checkpoints)}")
     chosen = choose_check_set(trained, request.check_pairs) if request.check_pairs else None
     info = _describe(run, trained, request)
@@ -59,7 +64,8 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
         _write_model(run, trained, info, folder)
         parity = None
         if chosen:
-            parity = compare(trained, _exported_translate(trained, info.library, folder), chosen)
+            exported = _exported_translate(trained, info.library, folder, chosen.tag)
+            parity = compare(trained, exported, chosen)
             if info.quantization == "float32":
                 _refuse_disparity(parity)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
@@ -71,6 +77,12 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
 
 
 def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
+    tags = [tag for tag in tags_of(load_saved_config(run.config).corpus) if tag]
+    if tags and request.library != "ctranslate2":
+        raise UserError(
+            f"--to {request.library}: the model knows the tags {', '.join(tags)}, which only "
+            "exports to ctranslate2 keep"
+        )
     match request.library:
         case "ctranslate2":
             require_ctranslate2()
@@ -110,13 +122,15 @@ def _write_model(run: RunFolder, trained: TrainedModel, info: ExportInfo, folder
     write_info(folder, replace(info, library="ctranslate2"), None)
 
 
-def _exported_translate(trained: TrainedModel, library: Library, folder: Path) -> Translate:
+def _exported_translate(
+    trained: TrainedModel, library: Library, folder: Path, tag: str
+) -> Translate:
     """How the exported model translates, loaded as its users load it."""
     if library == "transformers":
         from dragoman.inference.transformers_model import load_translator
 
         return load_translator(folder, trained.translator.device).translate
-    return load_exported(folder).translator.translate
+    return with_tag(load_exported(folder).translator, tag).translate
 
 
 def _refuse_disparity(parity: Parity) -> None:
@@ -149,6 +163,7 @@ def _describe(run: RunFolder, trained: TrainedModel, request: ExportRequest) -> 
             "sentencepiece": sentencepiece.__version__,
             "torch": str(torch.__version__),
         },
+        tags_of(config.corpus),
         request.library,
     )
 

@@ -42,6 +42,7 @@ class ExportInfo:
     max_tokens: int = item("of the longest line in training", minimum=2)
     translation: TranslationSettings = item("how it is decoded")
     versions: Mapping[str, str] = item("of what made it", pattern=LINE)
+    tags: tuple[str, ...] = item("that its training text began with", default=(), pattern=LINE)
     library: Library = item("that reads it", default="ctranslate2")
 
 

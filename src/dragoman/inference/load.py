@@ -53,7 +53,7 @@ def load_trained(
     source, target = _subwords(run)
     names = choose_checkpoints(run, checkpoint, average, config.checkpoints.keep_latest)
     model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
-    _load_weights(model, run.checkpoints, names)
+    load_mean(model, run.checkpoints, names)
     cleaning = config.cleaning
     text = TextSides(source, target, cleaning.normalize_punctuation, cleaning.max_tokens)
     translator = Translator(model.to(device).eval(), text, device)
@@ -79,7 +79,7 @@ def _subwords(run: RunFolder) -> list[Subwords]:
     return loaded
 
 
-def _load_weights(model: Transformer, folder: Path, names: Sequence[str]) -> None:
+def load_mean(model: Transformer, folder: Path, names: Sequence[str]) -> None:
     """Load the weights of a checkpoint, or the mean of several."""
     wanted = dict(model.named_parameters())
     weights = read_tensors(folder / names[0] / WEIGHTS, wanted)
@@ -150,7 +150,7 @@ def _resolve(checkpoint: str, index: CheckpointIndex, run: RunFolder) -> str:
                 return best
             say(f"{run.path} has no evaluated checkpoint; taking the latest")
             return latest
-        case _ if (step := checkpoint.lstrip("0")) in by_step:
+        case _ if (step := checkpoint.lstrip("0") or "0") in by_step:
             return by_step[step]
     kept = ", ".join(by_step)
     raise UserError(f"--checkpoint {checkpoint}: choose best, latest or one of the steps {kept}")

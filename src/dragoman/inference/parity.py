@@ -10,6 +10,7 @@ from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.inference.evaluate import BOOTSTRAP_SAMPLES, TextScores, score_text
 from dragoman.inference.load import TrainedModel
+from dragoman.inference.tags import with_tag
 from dragoman.inference.translate import Translation
 
 Translate = Callable[..., list[list[Translation]]]
@@ -22,6 +23,7 @@ class CheckSet:
     name: str
     source: tuple[str, ...]
     target: tuple[str, ...]
+    tag: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,15 @@ def choose_check_set(trained: TrainedModel, pairs: int) -> CheckSet:
         first.name,
         tuple(first.source[place] for place in places),
         tuple(first.target[place] for place in places),
+        first.tag,
     )
 
 
 def compare(trained: TrainedModel, exported: Translate, chosen: CheckSet) -> Parity:
     """Translate with both decoders, in the same way, and compare."""
     settings = trained.config.translation
-    own = _translate(trained.translator.translate, chosen, settings, "here")
+    ours = with_tag(trained.translator, chosen.tag)
+    own = _translate(ours.translate, chosen, settings, "here")
     other = _translate(exported, chosen, settings, "exported")
     pairs = list(zip(chosen.source, own, other, strict=True))
     differing = [(source, one.text, two.text) for source, one, two in pairs if one.text != two.text]

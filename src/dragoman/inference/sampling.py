@@ -9,14 +9,13 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from dragoman.config import TranslationSettings
 from dragoman.corpus.order import keyed_hash
 from dragoman.documents import item
-from dragoman.inference.beam_search import Hypothesis
-from dragoman.inference.translate import Translation, Translator, longest_output, translate_text
+from dragoman.inference.beam_search import arithmetic_type, encode
+from dragoman.inference.hypotheses import Hypothesis
+from dragoman.model.decoding import DecoderWeights, PlainKernels, decoder_step, empty_state
 from dragoman.model.transformer import Transformer
 
 
@@ -40,26 +39,6 @@ class SampleOptions:
     end: int
 
 
-def sample_lines(
-    translator: Translator,
-    lines: Sequence[str],
-    settings: TranslationSettings,
-    count: int,
-    sampling: Sampling,
-) -> list[list[Translation]]:
-    """Draw `count` translations of each line; the same line gets the same ones anywhere."""
-    target = translator.text.target
-    options = SampleOptions(sampling, count, settings.length_penalty, target.begin, target.end)
-
-    def draw(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-        longest = [longest_output(len(sentence)) for sentence in sentences]
-        return sample(translator.model, sentences, longest, options)
-
-    return translate_text(
-        lines, translator.text, draw, settings.batch_tokens, count, lambda _: None
-    )
-
-
 @torch.inference_mode()
 def sample(
     model: Transformer,
@@ -69,24 +48,33 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """Draw N translations of each sentence, in no order."""
     count, end, sampling = options.count, options.end, options.sampling
-    decoder = _Decoder(model, sentences, max(longest), count)
-    limits = torch.tensor(longest, device=decoder.device).repeat_interleave(count)
-    rows = len(limits)
-    tokens = torch.full((rows, max(longest) + 1), options.begin, device=decoder.device)
-    totals = torch.zeros(rows, device=decoder.device)
+    device = model.target_embedding.weight.device
+    weights = DecoderWeights(model, arithmetic_type(device), are_copies=False)
+    encoded = encode(model, sentences, device)
+    limits = torch.tensor(longest, device=device).repeat_interleave(count)
+    rows, keys = len(limits), _keys(sentences, count)
+    tokens = torch.full((rows, max(longest) + 1), options.begin, device=device)
+    totals = torch.zeros(rows, device=device)
     lengths = torch.zeros_like(limits)
-    is_open = torch.ones(rows, dtype=torch.bool, device=decoder.device)
-    keys = _keys(sentences, count)
-    for step in range(1, max(longest) + 1):
-        following = decoder.following(tokens[:, step - 1])
-        chosen = _draw(following, _uniform(keys, sampling.seed, step), sampling)
-        chosen = chosen.masked_fill(~is_open, end)
-        tokens[:, step] = chosen
-        totals += following.gather(1, chosen[:, None])[:, 0].masked_fill(~is_open, 0.0)
-        lengths += is_open
-        is_open &= (chosen != end) & (step < limits)
-        if not is_open.any():
-            break
+    is_open = torch.ones(rows, dtype=torch.bool, device=device)
+    with torch.autocast(device.type, enabled=False):
+        kernels = PlainKernels(weights)
+        state = empty_state(weights, len(sentences), count, max(longest), weights.memory(encoded))
+        source = torch.tensor(list(map(len, sentences)), device=device)
+        state.lengths.copy_(source)
+        state.starts.copy_(source.cumsum(dim=0) - source)
+        for step in range(1, max(longest) + 1):
+            logits = decoder_step(weights, kernels, state, tokens[:, step - 1])
+            state.positions += 1
+            following = logits.float().log_softmax(dim=1)
+            chosen = _draw(following, _uniform(keys, sampling.seed, step), sampling)
+            chosen = chosen.masked_fill(~is_open, end)
+            tokens[:, step] = chosen
+            totals += following.gather(1, chosen[:, None])[:, 0].masked_fill(~is_open, 0.0)
+            lengths += is_open
+            is_open &= (chosen != end) & (step < limits)
+            if not is_open.any():
+                break
     found = [
         Hypothesis(_words(row[1 : length + 1], end), total / length**options.length_penalty)
         for row, length, total in zip(
@@ -96,28 +84,7 @@ def sample(
     return [found[first : first + count] for first in range(0, rows, count)]
 
 
-class _Decoder:
-    """The model, one word of each row after the other."""
-
-    def __init__(
-        self, model: Transformer, sentences: Sequence[Sequence[int]], longest: int, count: int
-    ) -> None:
-        self.device = model.target_embedding.weight.device
-        rows = [torch.tensor(sentence, device=self.device) for sentence in sentences]
-        source = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        ones = [torch.ones_like(row) for row in rows]
-        segments = nn.utils.rnn.pad_sequence(ones, batch_first=True)
-        positions = torch.arange(source.shape[1], device=self.device).expand_as(source)
-        encoded = model.encode(source, positions, segments)
-        self._model = model
-        self._decoding = model.start_decoding(encoded, segments, longest, count)
-
-    def following(self, words: Tensor) -> Tensor:
-        """Log-probabilities [rows, V] of the word after these, which come next in each row."""
-        return self._model.decode_step(self._decoding, words)
-
-
-def _keys(sentences: Sequence[Sequence[int]], count: int) -> NDArray[np.uint64]:
+def _keys(sentences: Sequence[Sequence[int]], count: int) -> np.ndarray:
     """A number for each row that follows from its sentence alone.
 
     So what is drawn for a line depends neither on the lines around it nor on where a text was cut.
@@ -130,7 +97,7 @@ def _keys(sentences: Sequence[Sequence[int]], count: int) -> NDArray[np.uint64]:
     return each + np.tile(np.arange(count, dtype=np.uint64), len(sentences))
 
 
-def _uniform(keys: NDArray[np.uint64], seed: int, step: int) -> Tensor:
+def _uniform(keys: np.ndarray, seed: int, step: int) -> Tensor:
     """A number from 0 up to 1 for each row."""
     drawn = keyed_hash(keys, seed, step) >> np.uint64(40)  # As many bits as float32 has.
     return torch.from_numpy(drawn.astype(np.float32) / np.float32(1 << 24))

@@ -1,10 +1,28 @@
-"""Multi-head attention on packed rows, and one token at a time with a cache.
+"""Multi-head attention on packed rows.
 
 Shapes: R rows, S source slots, T target slots, D d_model, H heads, E = D / H.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+@contextmanager
+def kernels_for_any_shape() -> Iterator[None]:
+    """Do without cuDNN's attention: it plans for every new shape, which takes longer than it does.
+
+    Training has one shape; sentences of all lengths have many.
+    """
+    was_on = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_on)
 
 
 def segment_mask(queries: Tensor, keys: Tensor, *, causal: bool = False) -> Tensor:
@@ -35,17 +53,6 @@ class SelfAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
         return self.output(_merge(attended))
-
-    def step(self, x: Tensor, cache: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        """Attend from one new token x [R, 1, D] to those that mask [1, 1, 1, places] shows.
-
-        The new one's keys and values are put into cache [2, R, H, longest, E] at position [1].
-        """
-        query, key, value = self._project(x)
-        keys, values = cache[..., : mask.shape[3], :]
-        keys.index_copy_(2, position, key)
-        values.index_copy_(2, position, value)
-        return self.output(_merge(F.scaled_dot_product_attention(query, keys, values, mask)))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self.query_key_value(x).chunk(3, dim=-1)

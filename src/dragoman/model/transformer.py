@@ -5,11 +5,12 @@ Shapes: R rows, S source slots, T target slots, D d_model, V words.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.config import ModelSettings, ModelShape, shape_of
@@ -31,6 +32,11 @@ class RowTensors(NamedTuple):
     target: Tensor
     target_segments: Tensor
     target_positions: Tensor
+
+    @classmethod
+    def copy_to(cls, device: torch.device, arrays: Iterable[NDArray[np.integer]]) -> "RowTensors":
+        """Copy packed rows, in the order of the fields, to a device."""
+        return cls(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
 class Transformer(nn.Module):
@@ -103,79 +109,12 @@ class Transformer(nn.Module):
         normed: Tensor = self.decoder_norm(x)
         return normed
 
-    def start_decoding(
-        self, encoded: Tensor, source_segments: Tensor, longest: int, beam: int = 1
-    ) -> "Decoding":
-        """Prepare to decode one sentence per row, `beam` hypotheses of each at a time."""
-        memory = [layer.cross.memory(encoded) for layer in self._decoder_layers()]
-        keys = memory[0][0]
-        sentences, heads, _, width = keys.shape
-        return Decoding(
-            memory,
-            keys.new_zeros(len(memory), 2, sentences * beam, heads, longest, width),
-            segment_mask(torch.ones_like(source_segments[:, :1]), source_segments),
-            sinusoids(torch.arange(longest, device=encoded.device), self.shape.d_model),
-            torch.zeros(1, dtype=torch.int64, device=encoded.device),
-        )
-
-    def decode_step(self, decoding: "Decoding", tokens: Tensor) -> Tensor:
-        """Log-probabilities [R, V] of the token after `tokens` [R], the next of each row.
-
-        The hypotheses of a sentence are adjacent rows.
-        """
-        place = decoding.sinusoids.index_select(0, decoding.position)
-        x = self._embed(self.target_embedding, tokens[:, None], place)
-        mask = decoding.mask()
-        for layer, memory, cache in zip(
-            self._decoder_layers(), decoding.memory, decoding.caches, strict=True
-        ):
-            x = layer.step(x, cache, decoding.position, mask, *memory, decoding.cross_mask)
-        decoding.position += 1
-        hidden = self.decoder_norm(x)[:, 0]
-        logits = F.linear(hidden, self.target_embedding.weight.to(hidden.dtype))
-        return logits.float().log_softmax(dim=-1)
-
     def _decoder_layers(self) -> Iterable["DecoderLayer"]:
         return cast(Iterable[DecoderLayer], self.decoder)
 
     def _embed(self, embedding: nn.Embedding, tokens: Tensor, places: Tensor) -> Tensor:
         x = embedding(tokens) * math.sqrt(self.shape.d_model) + places
         return dropout(x, self.dropout, self.training)
-
-
-@dataclass
-class Decoding:
-    """What incremental decoding remembers."""
-
-    memory: list[tuple[Tensor, Tensor]]  # Per layer: keys and values of each sentence's source.
-    caches: Tensor  # [layers, 2, R, H, longest, E]; zeros where nothing has come yet.
-    cross_mask: Tensor  # [sentences, 1, 1, S]
-    sinusoids: Tensor  # [longest, D]
-    position: Tensor  # [1], of the next token.
-
-    def mask(self) -> Tensor:
-        """Which places of the caches the next token sees [1, 1, 1, places]; others need no look.
-
-        On a GPU these are all places, so that every step has the same shapes and can be replayed.
-        """
-        on_cpu = self.position.device.type == "cpu"
-        places = int(self.position) + 1 if on_cpu else len(self.sinusoids)
-        seen = torch.arange(places, device=self.position.device) <= self.position
-        return seen[None, None, None]
-
-    def select(self, sentences: Tensor, rows: Tensor) -> "Decoding":
-        """Keep only the given sentences and rows."""
-        memory = [(keys[sentences], values[sentences]) for keys, values in self.memory]
-        mask = self.cross_mask[sentences]
-        return Decoding(memory, self.caches[:, :, rows], mask, self.sinusoids, self.position)
-
-    def reorder(self, rows: Tensor) -> None:
-        """Let row i go on from row rows[i] of the same sentence."""
-        on_cpu = self.position.device.type == "cpu"
-        filled = (
-            self.caches[..., : int(self.position), :] if on_cpu else in_large_pieces(self.caches)
-        )
-        filled.copy_(filled[:, :, rows])
 
 
 class EncoderLayer(nn.Module):
@@ -219,23 +158,6 @@ class DecoderLayer(nn.Module):
         x = x + self._drop(self.cross(self.cross_norm(x), keys, values, cross_mask))
         return x + self._drop(self.feed_forward(self.feed_forward_norm(x)))
 
-    def step(
-        self,
-        x: Tensor,
-        cache: Tensor,
-        position: Tensor,
-        self_mask: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        cross_mask: Tensor,
-    ) -> Tensor:
-        """Transform one new token x [R, 1, D]."""
-        x = x + self.attention.step(self.attention_norm(x), cache, position, self_mask)
-        # The hypotheses of a sentence look at its source together, as if they were slots.
-        by_sentence = self.cross_norm(x).view(len(keys), -1, x.shape[2])
-        x = x + self.cross(by_sentence, keys, values, cross_mask).view_as(x)
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
 
@@ -257,12 +179,6 @@ class FeedForward(nn.Module):
         inner = dropout(F.relu(self.inner(x)), self.dropout, self.training)
         outer: Tensor = self.outer(inner)
         return outer
-
-
-def in_large_pieces(x: Tensor) -> Tensor:
-    """The same memory in pieces of 16 bytes, if it is made of such: a GPU gathers them faster."""
-    is_fitting = x.shape[-1] * x.element_size() % torch.complex128.itemsize == 0
-    return x.view(torch.complex128) if is_fitting else x
 
 
 def sinusoids(positions: Tensor, d_model: int) -> Tensor:

@@ -9,6 +9,10 @@ from dragoman.config import POWERSGD_LEAST_GAIN, Compression, DistributedSetting
 BACKWARD_SHARE = 2 / 3  # Of compute: the backward pass does twice the forward's arithmetic.
 SCALES_PER_BYTE = 4 / 512  # Of numbers in 8 bits: a scale of 4 bytes for each block.
 POWERSGD_SECONDS_PER_PARAMETER = 3.4e-9  # On a CPU: 0.2 s for 60.9 million parameters.
+# An outer step with all packing and adding up, of one worker: on a CPU measured on one core, on an
+# H200 as what two machines that share it lost in steps beside machines that never synchronize.
+GPU_OUTER_SECONDS_PER_PARAMETER = 4e-11
+CPU_OUTER_SECONDS_PER_PARAMETER = 8e-9
 
 
 def ring_share(machines: int) -> float:
@@ -24,6 +28,33 @@ def ring_hops(machines: int) -> int:
 def hideable_seconds(seconds_compute: float, micro_batches: float) -> float:
     """What runs beside an exchange of gradients: the last micro-batch's backward pass."""
     return BACKWARD_SHARE * seconds_compute / micro_batches
+
+
+def travelling_steps(local_steps: int, fragments: int, delay: int | None) -> int:
+    """Steps of a round beside which something may travel, each fragment having its delay."""
+    return min(local_steps, fragments * (local_steps // fragments if delay is None else delay))
+
+
+def outer_seconds(parameters: float, compression: Compression, device: str) -> float:
+    """What an exchange of local steps takes from the computing: packing, adding up, applying."""
+    if device != "cpu":
+        return GPU_OUTER_SECONDS_PER_PARAMETER * parameters
+    return (CPU_OUTER_SECONDS_PER_PARAMETER + _packing_seconds(compression)) * parameters
+
+
+def _packing_seconds(compression: Compression) -> float:
+    """Of one parameter on one core of a CPU."""
+    match compression:
+        case "none" | "powersgd":
+            return 1e-9
+        case "bf16" | "fp16":
+            return 2.5e-9
+        case "int8":
+            return 8e-9
+        case "int4":
+            return 15e-9
+        case _:
+            assert_never(compression)
 
 
 def compressed_share(compression: Compression) -> float:

@@ -25,7 +25,9 @@ def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
         (f"{other} compression".replace("none", "no"), replace(several, compression=other))
     )
     if run.local_steps > 1:
-        every_step = replace(several, local_steps=1, local_fragments=1)
+        # Gradients do not travel in so few bits as differences of weights may.
+        bits: Compression = "bf16" if run.compression in ("int8", "int4") else run.compression
+        every_step = replace(several, local_steps=1, local_fragments=1, compression=bits)
         questions.append(("an exchange every step", every_step))
     else:
         local = replace(several, local_steps=USUAL_LOCAL_STEPS, compression="bf16")

@@ -10,9 +10,12 @@ from dragoman.prediction.network import (
     POWERSGD_SECONDS_PER_PARAMETER,
     compressed_share,
     hideable_seconds,
+    outer_seconds,
     ring_hops,
     ring_share,
+    travelling_steps,
 )
+from dragoman.records import Link
 
 GIGABIT = 1e9 / 8  # Bytes per second.
 # Of a link that nobody measured: ordinary Ethernet through a switch.
@@ -39,6 +42,7 @@ class MeasuredRun:
     compression: Compression = "none"
     local_steps: int = 1  # From one exchange to the next.
     local_fragments: int = 1  # Parts of an exchange, spread over the local steps.
+    local_delay: int | None = None  # Steps that a part may travel; None: until the next sets out.
     micro_batches: float = 1.0
     device: str = "cuda"
 
@@ -77,13 +81,59 @@ class MeasuredRun:
         if self.local_steps == 1:
             backward = hideable_seconds(self.seconds_compute, self.micro_batches)
             return self.overlap * min(exchange, backward)
-        if self.local_fragments == 1:
+        steps = travelling_steps(self.local_steps, self.local_fragments, self.local_delay)
+        return min(exchange, steps * self.seconds_alone)
+
+    @property
+    def seconds_alone(self) -> float:
+        """A step but for all meeting."""
+        return self.seconds_compute + self.seconds_optimizer + self.seconds_fixed
+
+    @property
+    def outer_seconds(self) -> float:
+        """What one exchange of local steps takes from the computing."""
+        if self.local_steps == 1 or self.workers < 2:
             return 0.0
-        return min(exchange, self.local_steps * self.seconds_compute)
+        return outer_seconds(self.gradient_bytes / 4, self.compression, self.device)
+
+
+def before_training(
+    *,
+    machines: int,
+    workers: int,
+    parameters: int,
+    target_tokens: float,
+    seconds_compute: float,
+    seconds_optimizer: float,
+    seconds_exposed: float,
+    seconds_all_reduce: float | None,
+    links: Sequence[Link],
+    device: str,
+) -> MeasuredRun:
+    """What was measured before any training, of workers that sum plain gradients at every step."""
+    goodput = min((link.goodput_bytes_per_second for link in links), default=math.inf)
+    wire = ring_share(machines) * 4 * parameters / goodput
+    exchange = seconds_all_reduce or 0.0
+    could_hide = min(exchange, hideable_seconds(seconds_compute, micro_batches=1))
+    hidden = max(0.0, exchange - seconds_exposed)
+    return MeasuredRun(
+        machines=machines,
+        workers=workers,
+        gradient_bytes=4 * parameters,
+        tokens_per_step=target_tokens,
+        seconds_compute=seconds_compute,
+        seconds_optimizer=seconds_optimizer,
+        seconds_fixed=0.0,
+        bytes_per_second=goodput,
+        latency_seconds=max((link.latency_seconds for link in links), default=0.0),
+        seconds_overhead=max(0.0, exchange - wire),
+        overlap=min(1.0, hidden / could_hide) if could_hide else 0.0,
+        device=device,
+    )
 
 
 _OF_LINKS = ("bytes_per_second", "latency_seconds")
-_OF_MEETINGS = ("compression", "local_steps", "local_fragments")
+_OF_MEETINGS = ("compression", "local_steps", "local_fragments", "local_delay")
 
 
 @dataclass(frozen=True)
@@ -97,6 +147,7 @@ class Scenario:
     compression: Compression | None = None
     local_steps: int | None = None
     local_fragments: int | None = None
+    local_delay: int | None = None
     batch_factor: float = 1.0  # Times the tokens of a step.
     device_speed: float = 1.0  # Times the speed of the devices.
 
@@ -104,6 +155,8 @@ class Scenario:
         """The run as it would measure itself; machines are filled as they were."""
         machines, workers = self._placement(run)
         placed = replace(run, machines=machines, workers=workers)
+        if self.local_steps is not None or self.local_fragments is not None:
+            placed = replace(placed, local_delay=None)  # It was meant for other rounds.
         if run.has_no_link and machines > 1:
             placed = replace(
                 placed,
@@ -133,7 +186,7 @@ class Scenario:
         if asked and run.machines == 1 and self.machines is None and self.workers is None:
             return replace(self, machines=2)
         if set(asked) & set(_OF_LINKS) and self._placement(run)[0] == 1:
-            raise UserError("one machine has no links: ask for --machines 2 or more")
+            raise UserError("one machine has no links: use --machines 2 or more")
         return self
 
     def _placement(self, run: MeasuredRun) -> tuple[int, int]:
@@ -157,7 +210,9 @@ def _check(run: MeasuredRun) -> None:
     if run.local_fragments > run.local_steps:
         raise UserError(f"{run.local_fragments} fragments need at least as many local steps")
     if run.local_steps > 1 and run.compression == "powersgd":
-        raise UserError("powersgd works on gradients: with local steps take none, bf16 or fp16")
+        raise UserError("powersgd works on gradients: with local steps take int8 or int4")
+    if run.local_steps == 1 and run.compression in ("int8", "int4"):
+        raise UserError(f"{run.compression} needs local steps: gradients travel in 16 bits or more")
 
 
 @dataclass(frozen=True)
@@ -195,7 +250,7 @@ def predict(
     """Predict one step; `steps` and a price give hours and cost of as many tokens."""
     run = scenario.apply_to(calibration)
     exposed = (run.exchange_seconds - run.hidden_seconds) / run.local_steps
-    fixed = run.seconds_fixed + run.seconds_optimizer
+    fixed = run.seconds_fixed + run.seconds_optimizer + run.outer_seconds / run.local_steps
     seconds = run.seconds_compute + fixed + run.seconds_straggling + exposed
     hours = None if steps is None else steps / scenario.batch_factor * seconds / 3600
     price = price_per_machine_hour
@@ -211,7 +266,8 @@ def predict(
         seconds_exposed=exposed,
         bytes_per_step=run.sent_bytes / run.local_steps,
         tokens_per_second=run.tokens_per_step / seconds,
-        efficiency=(run.devices * run.seconds_compute + fixed) / (run.devices * seconds),
+        efficiency=(run.devices * run.seconds_compute + run.seconds_fixed + run.seconds_optimizer)
+        / (run.devices * seconds),
         hours=hours,
         cost=None if hours is None or price is None else hours * run.machines * price,
     )

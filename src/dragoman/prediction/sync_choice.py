@@ -1,17 +1,90 @@
-"""Which way to meet to choose, and whether one worker alone would be faster."""
+"""Which sync settings to choose, and whether one worker alone would be faster."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from dragoman.prediction.questions import USUAL_LOCAL_STEPS
-from dragoman.prediction.step_model import Prediction, Scenario
-from dragoman.thresholds import SAME_SPEED, SMALL_NETWORK_SHARE
+from dragoman.config import Compression, DistributedSettings
+from dragoman.prediction.step_model import MeasuredRun, Prediction, Scenario, predict
+from dragoman.thresholds import CHEAP_GRADIENTS, SAME_SPEED, SMALL_NETWORK_SHARE
+from dragoman.wording import in_bits_per_second, in_percent, in_time
 
-# In order of what they give up: nothing, bits of the gradients, meeting every step.
-WAYS = (
+# In order of what they give up: nothing, bits of the gradients.
+GRADIENTS = (
     Scenario(compression="none", local_steps=1, local_fragments=1),
     Scenario(compression="bf16", local_steps=1, local_fragments=1),
-    Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS, local_fragments=1),
 )
+# Short rounds keep workers together; a few bits more are worth less than that.
+ROUNDS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+FEW_BITS: tuple[Compression, ...] = ("int8", "int4")
+# Of the time that a link may be busy: steps and links are not always as fast as when measured.
+BUSY = 0.85
+FRAGMENTS, FRAGMENTS_OF_LONG_ROUNDS, LONG_ROUND = 4, 8, 48
+
+
+@dataclass(frozen=True)
+class SyncChoice:
+    """How workers are to synchronize, and why."""
+
+    way: Scenario
+    reason: str
+
+    def apply_to(self, settings: DistributedSettings) -> DistributedSettings:
+        """The settings that say so."""
+        way = self.way
+        assert way.compression is not None
+        if way.local_steps is None or way.local_steps == 1:
+            return replace(settings, sync="gradients", compression=way.compression)
+        assert way.local_fragments is not None
+        return replace(
+            settings,
+            sync="local",
+            compression=way.compression,
+            local_steps=way.local_steps,
+            local_fragments=way.local_fragments,
+            local_delay=way.local_delay,
+        )
+
+
+def choose_sync(run: MeasuredRun) -> SyncChoice:
+    """Gradients where they cost little; else local steps as the link can carry them."""
+    plain, half = (predict(run, way) for way in GRADIENTS)
+    if run.machines == 1:
+        return SyncChoice(GRADIENTS[0], "all workers are on one machine: nothing travels far")
+    costs = f"gradients would spend {in_percent(plain.network_share)} of a step on the network"
+    if plain.network_share <= CHEAP_GRADIENTS.value:
+        return SyncChoice(GRADIENTS[0], costs)
+    costs += f", in bf16 {in_percent(half.network_share)}"
+    if half.network_share <= CHEAP_GRADIENTS.value:
+        return SyncChoice(GRADIENTS[1], costs)
+    way = choose_local_steps(run)
+    own = way.apply_to(run)
+    link = in_bits_per_second(run.bytes_per_second)
+    return SyncChoice(
+        way,
+        f"{costs}; {way.compression} differences take {in_time(own.exchange_seconds)} at {link}, "
+        f"which {way.local_steps} steps of {in_time(own.seconds_alone)} hide",
+    )
+
+
+def choose_local_steps(run: MeasuredRun) -> Scenario:
+    """The shortest rounds, and in these the most bits, that leave the link some rest."""
+    for steps in ROUNDS:
+        for compression in FEW_BITS:
+            way = _local_steps(run, steps, compression)
+            own = way.apply_to(run)
+            if own.exchange_seconds <= BUSY * steps * own.seconds_alone:
+                return way
+    return _local_steps(run, ROUNDS[-1], FEW_BITS[-1])
+
+
+def _local_steps(run: MeasuredRun, steps: int, compression: Compression) -> Scenario:
+    fragments = FRAGMENTS if steps < LONG_ROUND else FRAGMENTS_OF_LONG_ROUNDS
+    way = Scenario(compression=compression, local_steps=steps, local_fragments=fragments)
+    own = way.apply_to(run)
+    # Twice what a fragment needs: it may find another one on the way.
+    travel = math.ceil(2 * own.exchange_seconds / fragments / own.seconds_alone)
+    return replace(way, local_delay=min(max(1, travel), steps - 1))
 
 
 def choose_way(ways: Sequence[Prediction], alone: Prediction) -> Prediction:

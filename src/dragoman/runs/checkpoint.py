@@ -161,7 +161,7 @@ def find_intact(folder: Path, warn: Callable[[str], None]) -> CheckpointEntry | 
         damage = find_damage(folder, entry)
         if damage is None:
             return entry
-        warn(f"checkpoint {entry.name} is damaged ({damage}); passing over it")
+        warn(f"checkpoint {entry.name} is damaged ({damage}); skipping it")
     return None
 
 

@@ -46,6 +46,11 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     @property
+    def before(self) -> Path:
+        """Translations by the weights that the run started from."""
+        return self.path / "before.json"
+
+    @property
     def monitor(self) -> Path:
         """What the machines did, a file each."""
         return self.path / "monitor"
@@ -58,6 +63,11 @@ class RunFolder:
     def tensorboard(self) -> Path:
         """Scalars for TensorBoard."""
         return self.path / "tensorboard"
+
+    @property
+    def trackers(self) -> Path:
+        """Under which name each tracker knows the run."""
+        return self.path / "trackers.json"
 
     @property
     def checkpoints(self) -> Path:

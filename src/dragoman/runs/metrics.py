@@ -1,13 +1,12 @@
-"""The run's history: metrics.jsonl, samples.jsonl and TensorBoard."""
+"""The run's history: metrics.jsonl, samples.jsonl and trackers."""
 
 import json
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.documents import encode
 from dragoman.records import (
@@ -22,13 +21,11 @@ from dragoman.records import (
 )
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import highest_steps
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
+from dragoman.runs.trackers import Trackers
 
 SECONDS_BETWEEN_FLUSHES = 1.0
 
-# TensorBoard's names for what metrics.jsonl says, so that old dashboards find their curves.
+# Trackers' names for what metrics.jsonl says, so that old dashboards find their curves.
 TRAIN_SCALARS = {
     "loss": "train_loss",
     "nll": "train_nll",
@@ -52,10 +49,7 @@ EVAL_SCALARS = {
 class MetricsLog:
     """Appends events to a run folder, for the one worker that writes it."""
 
-    def __init__(self, run: RunFolder, step: int, warn: Callable[[str], None]) -> None:
-        # Imported here: no other part of a run needs TensorBoard.
-        from torch.utils.tensorboard.writer import SummaryWriter
-
+    def __init__(self, run: RunFolder, trackers: Trackers, warn: Callable[[str], None]) -> None:
         self.has_history = run.metrics.exists() and run.metrics.stat().st_size > 0
         self._highest_steps = highest_steps(run.metrics)
         self._run = run
@@ -65,8 +59,7 @@ class MetricsLog:
         self._samples = LineFile(run.samples)
         self._others: dict[str, LineFile] = {}  # Monitors of other machines.
         threading.excepthook = _without_tensorboard
-        # Steps that will be repeated vanish from TensorBoard's curves.
-        self._board: SummaryWriter | None = SummaryWriter(run.tensorboard, purge_step=step + 1)
+        self._trackers = trackers
         self._first_set: str | None = None
         self._last_flush = 0.0
         self._has_warned = False
@@ -76,7 +69,7 @@ class MetricsLog:
         assert type(event) is EVENTS[kind], f"{kind} is no {type(event).__name__}"
         moment = time.time() if moment is None else moment
         line = {"kind": kind, "time": moment, "step": step, **encode(event)}
-        if step <= self._highest_steps.get(kind, -1):
+        if 0 < step <= self._highest_steps.get(kind, -1):
             line["repeated"] = True
         self._metrics.append(line)
         self._show(step, event)
@@ -86,6 +79,12 @@ class MetricsLog:
     def write_sample(self, sample: SampleTranslation) -> None:
         """Append one sample translation."""
         self._samples.append(encode(sample))
+
+    def show_samples(self, step: int, samples: Sequence[SampleTranslation]) -> None:
+        """Show the sample translations of one evaluation to trackers."""
+        lines = [f"{one.source}\n  -> {one.translation}\n   = {one.reference}" for one in samples]
+        if lines:
+            self._trackers.text("samples", "\n\n".join(lines), step)
 
     def write_samples_of_machine(self, host: str, samples: Sequence[MachineSample]) -> None:
         """Append what the monitor of another machine saw."""
@@ -101,21 +100,14 @@ class MetricsLog:
         self.flush()
 
     def show_machine(self, host: str, samples: Sequence[MachineSample]) -> None:
-        """Show what a machine did on TensorBoard, under system/HOST."""
+        """Show what a machine did to trackers, under system/HOST."""
         for before, sample in zip([self._shown.get(host), *samples[:-1]], samples, strict=True):
             for name, value in machine_scalars(before, sample).items():
-                add = partial(
-                    _add_scalar,
-                    name=f"system/{host}/{name}",
-                    value=value,
-                    step=sample.step,
-                    time=sample.time,
-                )
-                self._on_board(add)
+                self._trackers.scalar(f"system/{host}/{name}", value, sample.step, sample.time)
         self._shown[host] = samples[-1]
 
     def _show(self, step: int, event: Event) -> None:
-        """Show an event on TensorBoard, if there is a curve for it."""
+        """Show an event to trackers, if there is a curve for it."""
         match event:
             case TrainStep():
                 rate = event.target_tokens / event.seconds if event.seconds else 0.0
@@ -129,7 +121,7 @@ class MetricsLog:
             case Link(hosts=(sender, receiver)):
                 for name, value in link_scalars(event).items():
                     where = f"system/{sender}/link_to_{receiver}/{name}"
-                    self._on_board(partial(_add_scalar, name=where, value=value, step=step))
+                    self._trackers.scalar(where, value, step)
 
     def flush(self) -> None:
         """Hand everything to the operating system; a full disk is told once, and waited out."""
@@ -144,7 +136,7 @@ class MetricsLog:
         self.flush()
         for file in (self._metrics, self._samples, *self._others.values()):
             file.close()
-        self._on_board(lambda board: board.close())
+        self._trackers.close()
 
     def _warn_once(self, message: str) -> None:
         if not self._has_warned:
@@ -156,29 +148,13 @@ class MetricsLog:
     ) -> None:
         for key, name in names.items():
             if (value := values.get(key)) is not None:
-                self._on_board(partial(_add_scalar, name=name + suffix, value=value, step=step))
-
-    def _on_board(self, action: "Callable[[SummaryWriter], None]") -> None:
-        """Do something on TensorBoard, which is a convenience: its failures end it, not the run."""
-        if self._board is None:
-            return
-        try:
-            action(self._board)
-        except OSError as error:
-            self._board = None
-            self._warn(f"TensorBoard's files cannot be written any more: {error.strerror}")
+                self._trackers.scalar(name + suffix, value, step)
 
 
 def _without_tensorboard(failure: threading.ExceptHookArgs) -> None:
-    """Leave the failures of TensorBoard's thread to `_on_board`, which meets them too."""
+    """Leave the failures of TensorBoard's thread to its tracker, which meets them too."""
     if type(failure.thread).__name__ != "_AsyncWriterThread":
         threading.__excepthook__(failure)
-
-
-def _add_scalar(
-    board: "SummaryWriter", name: str, value: float, step: int, time: float | None = None
-) -> None:
-    board.add_scalar(name, value, step, walltime=time)
 
 
 def link_scalars(link: Link) -> dict[str, float]:

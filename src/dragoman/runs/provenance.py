@@ -25,6 +25,7 @@ from dragoman.records import (
     GpuHardware,
     MachineHardware,
     ModelSize,
+    ParentRun,
     Provenance,
     Versioned,
 )
@@ -32,7 +33,12 @@ from dragoman.runs.folder import FORMAT, RunFolder
 
 
 def describe_run(
-    run: RunFolder, corpus: Path, manifest: dict[str, Any], parameters: int, tensors: int
+    run: RunFolder,
+    corpus: Path,
+    manifest: dict[str, Any],
+    parameters: int,
+    tensors: int,
+    parent: ParentRun | None = None,
 ) -> Provenance:
     """Collect all that a reader needs to reproduce a run; `corpus` is the prepared folder."""
     command = shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or ["dragoman", *sys.argv[1:]]
@@ -51,6 +57,7 @@ def describe_run(
         corpus=CorpusOrigin(str(corpus.resolve()), manifest["identity"], manifest),
         model=ModelSize(parameters, tensors),
         machines={},
+        parent=parent,
     )
 
 

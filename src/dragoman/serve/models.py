@@ -12,6 +12,7 @@ from dragoman.errors import UserError
 from dragoman.inference.commands import TrainedChoice, decoding_settings
 from dragoman.inference.export_folder import INFO
 from dragoman.inference.load import load_exported, load_trained
+from dragoman.inference.tags import choose_tag, tags_of, with_tag
 from dragoman.inference.translate import TextSides, Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.folder import find_run
@@ -71,7 +72,8 @@ def _load_run(choice: TrainedChoice) -> ServedModel:
     precision = choose_precision(choice.precision, trained.config.training.precision, device)
     refuse_impossible(precision, device)
     settings = decoding_settings(trained.config.translation, choice)
-    translator, corpus = trained.translator, trained.config.corpus
+    corpus = trained.config.corpus
+    translator = with_tag(trained.translator, choose_tag(choice.tag, tags_of(corpus)))
     direction = Direction(corpus.source_language, corpus.target_language)
     say(f"{run.name}: {direction}, {', '.join(trained.checkpoints)}, {precision}")
 
@@ -91,7 +93,8 @@ def _load_export(choice: TrainedChoice) -> ServedModel:
         if is_given:
             raise UserError(f"{option}: {folder} is an export, whose weights are as they were made")
     exported = load_exported(folder)
-    info, translator = exported.info, exported.translator
+    info = exported.info
+    translator = with_tag(exported.translator, choose_tag(choice.tag, info.tags))
     settings: TranslationSettings = decoding_settings(info.translation, choice)
     direction = Direction(info.source_language, info.target_language)
     say(f"{folder}: {direction}, {', '.join(info.checkpoints)}, ctranslate2 {info.quantization}")

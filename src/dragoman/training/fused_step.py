@@ -1,6 +1,8 @@
-"""The step on fused kernels: two CUDA graphs, replayed without the host ever waiting."""
+"""The step as two CUDA graphs, replayed without the host ever waiting.
 
-import importlib.util
+They are made of fused kernels, or of what PyTorch's compiler makes of the plain model.
+"""
+
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.sync import AllReduce, Exchange
-from dragoman.config import Config, shape_of
+from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import Rows, StepRows
 from dragoman.model.fused.flat_weights import FlatWeights
@@ -20,36 +22,10 @@ from dragoman.model.transformer import RowTensors, Transformer
 from dragoman.training.loss_scale import LossScale
 from dragoman.training.step import StepResult
 
-SLOTS_STEP = 64  # The kernels work on blocks of slots.
-NARROWEST_HEAD = 16
-OLDEST_CAPABILITY = (8, 0)  # The first with bfloat16.
 # Before the rows of a micro-batch: two integers that are the key of its dropout, and two floats,
 # one over the step's target tokens and the learning rate.
 HEADER = 4
 RESULTS = 5
-
-
-def fused_problem(config: Config, workers: Workers) -> str:
-    """Say why the fused kernels cannot train this model here; empty if they can."""
-    shape, row_tokens = shape_of(config.model), config.batches.row_tokens
-    head_width = shape.d_model // shape.heads
-    if config.training.precision == "float32":
-        return 'training.precision = "float32": they compute in bfloat16 or float16'
-    if row_tokens % SLOTS_STEP:
-        return f"batches.row_tokens = {row_tokens} is not a multiple of {SLOTS_STEP}"
-    if head_width < NARROWEST_HEAD or head_width & (head_width - 1):
-        return (
-            f"model.d_model / heads = {head_width} is not a power of two from {NARROWEST_HEAD} on"
-        )
-    if config.distributed.compression == "powersgd" and workers.count > 1:
-        return 'distributed.compression = "powersgd": they sum gradients in 32 or 16 bits'
-    if workers.device.type != "cuda":
-        return "there is no GPU"
-    if torch.cuda.get_device_capability(workers.device) < OLDEST_CAPABILITY:
-        return f"{torch.cuda.get_device_name(workers.device)} is older than they need"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    return ""
 
 
 @dataclass
@@ -86,9 +62,12 @@ class FusedStep:
 
     lag = 2
 
-    def __init__(self, config: Config, model: Transformer, workers: Workers) -> None:
-        # Imported here: `fused_problem` must answer where triton is not installed.
+    def __init__(
+        self, config: Config, model: Transformer, workers: Workers, *, is_compiled: bool = False
+    ) -> None:
+        # Imported here: this module is, where triton is not installed.
         from dragoman.model.fused.adam import adam
+        from dragoman.model.fused.compiled import CompiledTransformer
         from dragoman.model.fused.forward import FusedTransformer
         from dragoman.model.fused.muon import muon
 
@@ -96,13 +75,14 @@ class FusedStep:
         self._config, self._workers, self._device = config, workers, workers.device
         copy_type = getattr(torch, config.training.precision)
         self._flat = FlatWeights(model, copy_type, config.optimizer.kind)
-        self._transformer = FusedTransformer(
-            config.model,
-            self._flat,
-            config.vocabulary.joint,
-            config.batches.row_tokens,
-            config.training.label_smoothing,
-        )
+        smoothing = config.training.label_smoothing
+        self._compiled: CompiledTransformer | None = None
+        self._fused: FusedTransformer | None = None
+        if is_compiled:
+            self._compiled = CompiledTransformer(model, self._flat, smoothing)
+        else:
+            joint, row_tokens = config.vocabulary.joint, config.batches.row_tokens
+            self._fused = FusedTransformer(config.model, self._flat, joint, row_tokens, smoothing)
         self._loss_scale = LossScale(config.training.precision, self._device)
         self._updates = torch.zeros((), dtype=torch.float64, device=self._device)
         self._sums = torch.zeros(2, device=self._device)  # Loss and nll.
@@ -184,7 +164,7 @@ class FusedStep:
         """Make one forward and backward pass that leaves no trace."""
         rows = RowTensors(*(one.contiguous() for one in rows))
         key = torch.zeros(2, dtype=torch.int32, device=self._device)
-        self._transformer.add_gradients(rows, key, torch.ones((), device=self._device))
+        self._pass(rows, key, torch.ones((), device=self._device), is_trial=True)
         self._flat.gradients.zero_()
 
     def compute_only(self, batch: StepRows) -> float:
@@ -249,6 +229,9 @@ class FusedStep:
         """Send one micro-batch after the other and add up their gradients."""
         for inputs in room.inputs:
             self._inputs.copy_(inputs, non_blocking=True)
+            if self._compiled:
+                # PyTorch's own generator, which a replay looks at, makes the masks.
+                torch.cuda.manual_seed(int(inputs[:2].numpy().view(np.uint64)[0]))
             self._gradient_graph.replay()
 
     def _fill(self, inputs: Tensor, seed: int, numbers: np.ndarray, rows: Rows) -> None:
@@ -264,7 +247,16 @@ class FusedStep:
     def _add_gradients(self) -> None:
         """Add the gradients of the micro-batch in the inputs."""
         scale = self._loss_scale.value * self._share
-        self._sums += self._transformer.add_gradients(self._rows, self._mask_key, scale)
+        self._sums += self._pass(self._rows, self._mask_key, scale)
+
+    def _pass(
+        self, rows: RowTensors, mask_key: Tensor, scale: Tensor, *, is_trial: bool = False
+    ) -> Tensor:
+        """Go forward and backward through the model once; tell loss and nll, summed."""
+        if self._compiled:
+            return self._compiled.add_gradients(rows, scale, is_trial=is_trial)
+        assert self._fused
+        return self._fused.add_gradients(rows, mask_key, scale)
 
     def _update(self) -> None:
         """Update the weights, unless the gradient is not finite, and clear for the next step."""

@@ -71,8 +71,8 @@ class LocalStep:
         self._seconds_waited = 0.0
         if self.synchronizes_at(step):
             start = time.perf_counter()
-            self._outer.after_step(step)
-            self._alone.weights_changed()
+            if self._outer.after_step(step):
+                self._alone.weights_changed()
             # A device still had steps to make, so that the next one tells what it really waited.
             self._seconds_waited = time.perf_counter() - start
             if self.lag == 0:

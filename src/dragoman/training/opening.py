@@ -18,14 +18,14 @@ from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.control_store import PART_OF_TIMEOUT, Attempt
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import SCHEDULES_WITH_END, Config
-from dragoman.config_file import dump_config, flatten, load_saved_config, settings_of
+from dragoman.config_file import dump_config, flatten, load_saved_config, sections, settings_of
 from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.documents import encode, parse
 from dragoman.errors import UserError
 from dragoman.files import exclusive, write_whole
 from dragoman.model.transformer import count_parameters, load_weights
-from dragoman.records import Beginning, MachineChange, MachineHardware
+from dragoman.records import Beginning, MachineChange, MachineHardware, ParentRun
 from dragoman.runs.checkpoint import find_intact, has_intact, mend_index, read_index, read_state
 from dragoman.runs.checkpoint_index import OPTIMIZER, WEIGHTS
 from dragoman.runs.folder import RunFolder
@@ -36,9 +36,10 @@ from dragoman.runs.provenance import (
     write_provenance,
 )
 from dragoman.runs.tensors import read_tensors
+from dragoman.training.parent import parent_everywhere, share_parent
 from dragoman.training.parts import Parts
 from dragoman.training.recorder import Recorder
-from dragoman.training.stopping import Best
+from dragoman.training.stopping import Best, ScoreCurve
 
 # What a run folder may hold before it has a config.
 OPENING = (
@@ -56,6 +57,7 @@ class Progress:
     epoch: float = 0.0
     position: Position = field(default_factory=Position)
     best: Best = field(default_factory=Best)
+    scores: ScoreCurve = field(default_factory=ScoreCurve)
     skipped_in_a_row: int = 0
     seconds: float = 0.0
     rows_per_device: int = 0
@@ -96,15 +98,21 @@ def open_everywhere(
     # sent to all, so that weights which are alike now stay so.
     facts = Facts.collect(config, parts.corpus.identity, parts.model.parameters())
     clock_leads = agree(facts, workers)
+    parent = parent_everywhere(config, run, parts, workers)
     found = None
     if writes:
         tensors = len(list(parts.model.parameters()))
-        open_run(run, config, parts.corpus, count_parameters(parts.model), tensors)
+        described = parent.described if parent else None
+        open_run(run, config, parts.corpus, count_parameters(parts.model), tensors, described)
         found = find_progress(run, warnings.append)
     source = newest(run, found, workers)
     progress, checkpoint = Progress(), None
     if source is not None:
         progress, checkpoint = load_everywhere(config, run, parts, workers, found, source)
+    elif parent:
+        share_parent(parent, parts, workers)
+        # What the first weights are worth is what all later ones are compared with.
+        progress.owes_evaluation = True
     share_history(run, workers, source, writes)
     told = workers.gather_json([host_name(), encode(describe_machine())])
     if writes:
@@ -144,6 +152,8 @@ def announce(opened: Opened, config: Config, parts: Parts, workers: Workers) -> 
         recorder.event("resume", step, replace(beginning, reason="the same command"))
     if opened.checkpoint:
         recorder.say(f"resuming from {opened.checkpoint}")
+    elif config.training.start_from:
+        recorder.say(f"starting from the weights of {config.training.start_from}")
     hosts = list(dict.fromkeys(workers.hosts))
     on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
     recorder.say(
@@ -203,7 +213,12 @@ def refuse_other_things(run: RunFolder) -> None:
 
 
 def open_run(
-    run: RunFolder, config: Config, corpus: PreparedCorpus, parameters: int, tensors: int
+    run: RunFolder,
+    config: Config,
+    corpus: PreparedCorpus,
+    parameters: int,
+    tensors: int,
+    parent: ParentRun | None = None,
 ) -> None:
     """Create the run folder, or check that the one there is the same run."""
     is_new = not run.exists()
@@ -217,7 +232,8 @@ def open_run(
             write_whole(path, corpus.read(name))
     if is_new:
         manifest = corpus.manifest.to_json()
-        write_provenance(run, describe_run(run, corpus.folder, manifest, parameters, tensors))
+        described = describe_run(run, corpus.folder, manifest, parameters, tensors, parent)
+        write_provenance(run, described)
     # Last: a folder with a config is a run.
     write_whole(run.config, dump_config(config).encode())
 
@@ -233,6 +249,9 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
         for name in fixed
         if before[name] != now[name]
     ]
+    weights = [[text["weight"] for text in one["corpus.train"]] for one in (before, now)]
+    if weights[0] != weights[1]:
+        changed.append(f"the weights of corpus.train were {weights[0]}, are {weights[1]}")
     identity = read_provenance(run).corpus.identity
     if identity != corpus.identity:
         changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
@@ -245,13 +264,14 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
 
 def fixed_settings() -> list[str]:
     """Settings that make a run what it is; the corpus is compared by its checksum instead."""
-    return [
+    fixed = [
         f"{section.name}.{item.name}"
-        for section, kind in settings_of(Config)
+        for section, kind in sections()
         if section.name not in ("corpus", "cleaning", "vocabulary")
         for item, _ in settings_of(kind)
         if not item.metadata["may_change"]
     ]
+    return [*fixed, "corpus.temperature", "stages"]
 
 
 @dataclass(frozen=True)
@@ -346,7 +366,7 @@ def share_history(run: RunFolder, workers: Workers, source: int | None, writes: 
         size = run.metrics.stat().st_size if writes and run.metrics.exists() else -1
         sizes = [size for (size,) in workers.gather([size])]
         source = sizes.index(max(sizes))
-    for path in (run.metrics, run.samples):
+    for path in (run.metrics, run.samples, run.before):
         mine = path.read_bytes() if (writes or workers.rank == source) and path.exists() else b""
         digests = workers.gather_json([writes, hashlib.sha256(mine).hexdigest()])
         if all(digest == digests[source][1] for is_writer, digest in digests if is_writer):

@@ -1,19 +1,26 @@
 """What a worker trains with: the corpus, the model, the stream of rows, and how it steps."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import Config, CorpusSettings, ParallelText
+from dragoman.config import Config, CorpusSettings, ParallelText, corpus_names, is_mix
 from dragoman.contradictions import refuse_idle_workers
+from dragoman.corpus.mix import MixedStream, plan_stages, slots_of
+from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import RowStream
-from dragoman.corpus.store import PreparedCorpus
+from dragoman.corpus.store import PairTokens, PreparedCorpus
+from dragoman.corpus.subword_dropout import SubwordDropout
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
-from dragoman.training.fused_step import FusedStep, fused_problem
+from dragoman.training.fused_step import FusedStep
+from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep, alone
 from dragoman.training.step import PlainStep, TrainingStep
 
@@ -25,29 +32,63 @@ class Parts:
     corpus: PreparedCorpus
     model: Transformer
     step: TrainingStep
-    stream: RowStream
+    stream: RowStream | MixedStream
 
 
 def make_parts(config: Config, workers: Workers) -> Parts:
     """Build everything from the config; the weights are random, the same on every worker."""
     corpus = PreparedCorpus(Path(config.corpus.folder))
-    if workers.is_first_on_host:
-        corpus.check_contents()
-    check_corpus_settings(config, corpus)
-    source, target = corpus.subwords()
-    torch.manual_seed(config.training.seed)
-    model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
+    with ThreadPoolExecutor() as beside:
+        # A GPU takes its time to start; meanwhile there is much to read and to draw.
+        woken = beside.submit(wake, workers.device)
+        if workers.is_first_on_host:
+            corpus.check_contents()
+        check_corpus_settings(config, corpus)
+        source, target = corpus.subwords()
+        torch.manual_seed(config.training.seed)
+        model = Transformer(config.model, source.size, target.size, config.vocabulary.joint)
+        woken.result()
     model.to(workers.device)
     batches = config.batches
     refuse_idle_workers(batches, workers.count)
-    stream = RowStream(
-        corpus.train,
-        batches.row_tokens,
-        batches.rows_per_step,
-        target.begin,
-        config.training.seed,
-    )
+    stream = make_stream(config, corpus)
     return Parts(corpus, model, make_step(config, model, workers), stream)
+
+
+def make_stream(config: Config, corpus: PreparedCorpus) -> RowStream | MixedStream:
+    """The steps' rows: of all text shuffled together, or of a mix of corpora."""
+    seed, rows = config.training.seed, config.batches.rows_per_step
+    source, target = corpus.subwords()
+    dropout = None
+    if config.training.subword_dropout:
+        share, width = config.training.subword_dropout, config.batches.row_tokens
+        dropout = SubwordDropout((source, target), share, width)
+
+    def stream(pairs: PairTokens, seed: int) -> RowStream:
+        return RowStream(pairs, config.batches.row_tokens, rows, target.begin, seed, dropout)
+
+    if not is_mix(config):
+        return stream(corpus.train, seed)
+    parts = corpus.train_parts()
+    # Corpora of one size would be walked in the same order.
+    streams = {
+        name: stream(pairs, keyed_seed(seed, place))
+        for place, (name, pairs) in enumerate(parts.items())
+    }
+    stages = plan_stages(config, [slots_of(pairs) for pairs in parts.values()])
+    return MixedStream(streams, stages, rows, seed)
+
+
+def wake(device: torch.device) -> None:
+    """Start a GPU, what multiplies matrices there, and what finds kernels on disk."""
+    if device.type != "cuda":
+        return
+    matrix = torch.ones(64, 64, device=device)
+    torch.mm(matrix, matrix)
+    with suppress(ImportError):
+        from triton.runtime.cache import triton_key
+
+        triton_key()  # Looks at all of Triton, 400 MB, once in a process.
 
 
 def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
@@ -59,13 +100,15 @@ def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingS
 
 
 def make_lockstep(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
-    """Choose the kernels: fused ones where they run, unless told otherwise."""
-    problem = fused_problem(config, workers)
-    if config.training.kernels == "fused" and problem:
-        raise UserError(f'training.kernels = "fused", but {problem}')
-    if config.training.kernels == "plain" or problem:
-        return PlainStep(config, model, workers)
-    return FusedStep(config, model, workers)
+    """Make the steps that the chosen kernels make."""
+    kind = choose_kernels(config, workers).kind
+    match kind:
+        case "plain":
+            return PlainStep(config, model, workers)
+        case "fused" | "compiled":
+            return FusedStep(config, model, workers, is_compiled=kind == "compiled")
+        case _:
+            assert_never(kind)
 
 
 def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:
@@ -90,12 +133,18 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
         f"{section}.{key} = {value!r}, not {getattr(getattr(made_with, section), key)!r}"
         for section in ("cleaning", "vocabulary")
         for key, value in vars(getattr(config, section)).items()
-        if getattr(getattr(made_with, section), key) != value and not key.endswith("model")
+        if getattr(getattr(made_with, section), key) != value
+        and not key.endswith(("model", "from_run"))
     ]
     if different:
         raise UserError(
             f"{corpus.folder} was prepared with other settings; the config now says "
             f"{'; '.join(different)}; run `dragoman prepare` again"
+        )
+    if list(corpus.train_parts()) != (corpus_names(now) if is_mix(config) else []):
+        raise UserError(
+            f"{corpus.folder} was prepared with other names or weights in corpus.train, which say "
+            "what is kept apart; run `dragoman prepare` again"
         )
     texts_before = texts_of(before)
     for name, files in texts_of(now).items():
@@ -111,7 +160,8 @@ def texts_of(corpus: CorpusSettings) -> dict[str, list[str]]:
     """Names of the files of each kind of text; where they lie may differ between machines."""
 
     def names(text: ParallelText) -> list[str]:
-        return [Path(path).name for path in (text.source, text.target, text.tsv) if path]
+        files = [Path(path).name for path in (text.source, text.target, text.tsv) if path]
+        return [*files, text.tag] if text.tag else files
 
     return {
         "train": [name for text in corpus.train for name in names(text)],

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
+from dragoman.config_file import flatten
 from dragoman.records import (
+    Before,
     CheckpointFailed,
     Event,
     EventKind,
@@ -13,11 +15,13 @@ from dragoman.records import (
     SampleTranslation,
     TrainStep,
 )
+from dragoman.runs.before import write_before
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.checkpoint_writer import CheckpointWriter, Saved
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics import MetricsLog
+from dragoman.runs.trackers import Trackers
 from dragoman.training.display import Display
 from dragoman.training.evaluator import Evaluated
 
@@ -38,7 +42,13 @@ class Recorder:
             is_shown=workers.is_first,
         )
         if writes:
-            self._metrics = MetricsLog(run, step, self.say)
+            settings = {name: str(value) for name, value in flatten(config).items()}
+            # One copy of the run folder is enough to tell of.
+            kinds = config.logging.trackers
+            if not workers.is_first:
+                kinds = tuple(kind for kind in kinds if kind == "tensorboard")
+            trackers = Trackers(kinds, run, settings, step + 1, self.say)
+            self._metrics = MetricsLog(run, trackers, self.say)
             self._checkpoints = CheckpointWriter(run, config.checkpoints)
 
     @property
@@ -64,9 +74,16 @@ class Recorder:
         """Write an evaluation and its samples down."""
         self.event("eval", step, one.scores)
         if self.writes:
-            for sample in one.samples:
-                self._metrics.write_sample(SampleTranslation(step, time.time(), **vars(sample)))
+            samples = [SampleTranslation(step, time.time(), **vars(each)) for each in one.samples]
+            for sample in samples:
+                self._metrics.write_sample(sample)
+            self._metrics.show_samples(step, samples)
         self.display.evaluation(step, one)
+
+    def before(self, before: Before) -> None:
+        """Keep the translations by the weights that the run started from."""
+        if self.writes:
+            write_before(self._run, before)
 
     def machine(self, host: str, samples: Sequence[MachineSample], *, is_own: bool) -> None:
         """Write down what a machine did; one's own monitor has already done so."""
@@ -107,8 +124,8 @@ class Recorder:
             path = self._run.checkpoints / checkpoint_name(saved.step)
             self._failure = f"checkpoint {path} could not be written: {saved.event.reason}"
             self.event("checkpoint_failed", saved.step, saved.event)
-            self.say(f"{self._failure}; training goes on")
+            self.say(f"{self._failure}; training continues")
         else:
             self.event("checkpoint", saved.step, saved.event)
         if saved.left_over:
-            self.say(f"old checkpoints could not be deleted: {saved.left_over}; training goes on")
+            self.say(f"old checkpoints could not be deleted: {saved.left_over}; training continues")

@@ -13,6 +13,7 @@ from dragoman.config import Config
 from dragoman.config_file import dump_config
 from dragoman.model.precision import refuse_impossible
 from dragoman.runs.folder import RunFolder, new_run
+from dragoman.training.automatic_sync import settle_sync
 from dragoman.training.opening import open_everywhere
 from dragoman.training.parts import make_parts
 from dragoman.training.stopping import Stop, StopSignals
@@ -32,6 +33,7 @@ def train(config: Config, name: str) -> Stop | None:
 def run_attempt(config: Config, run: RunFolder, workers: Workers, supervision: Supervision) -> Stop:
     """Open the run everywhere and train until a reason to stop; all is saved then."""
     signals = StopSignals()
+    config, choice = settle_sync(config, run, workers)
     parts = make_parts(config, workers)
     with ExitStack() as at_end:
         # Under a launcher signals come to it; a worker that gets one is to end at once.
@@ -39,6 +41,8 @@ def run_attempt(config: Config, run: RunFolder, workers: Workers, supervision: S
             at_end.enter_context(signals.caught())
         attempt = supervision.begin_attempt(workers)
         opened = open_everywhere(config, run, parts, workers, attempt, at_end)
+        if choice:
+            opened.recorder.say(choice)
         trainer = Trainer(config, run, parts, opened, workers, supervision, signals)
         return trainer.run(at_end)
 

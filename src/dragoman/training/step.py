@@ -15,7 +15,6 @@ from dragoman.cluster.sync import AllReduce, Exchange, GradientSync
 from dragoman.config import Config
 from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import StepRows
-from dragoman.inference.evaluate import rows_to_device
 from dragoman.model.precision import arithmetic
 from dragoman.model.transformer import RowTensors, Transformer
 from dragoman.training.capacity import full_rows
@@ -88,6 +87,8 @@ class PlainStep:
         self._workers = workers
         scale = LossScale(config.training.precision, workers.device)
         self._is_scaled = scale.is_dynamic
+        embeddings = (model.source_embedding.weight, model.target_embedding.weight)
+        self._frozen = embeddings if config.training.freeze_embeddings else ()
         self._optimizer = Optimizer(model, config.optimizer, scale)
         self._results: deque[StepResult] = deque()
         self.exchange: Exchange | None = None
@@ -133,6 +134,9 @@ class PlainStep:
             loss += sums.loss.detach()
             nll += sums.nll
         computed.mark()
+        for frozen in self._frozen:
+            # They take part in every sum, so that workers and checkpoints need not know.
+            frozen.grad = torch.zeros_like(frozen)
         loss_scale = float(self._optimizer.loss_scale) if self._is_scaled else None
         update = self._optimizer.step(learning_rate)
         updated.mark()
@@ -188,7 +192,7 @@ class PlainStep:
     def _micro_batches(self, batch: StepRows) -> list[RowTensors]:
         size = self._rows_per_device
         return [
-            rows_to_device(batch.rows[start : start + size], self._workers.device)
+            RowTensors.copy_to(self._workers.device, batch.rows[start : start + size].arrays())
             for start in range(0, len(batch.rows), size)
         ]
 

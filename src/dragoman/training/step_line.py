@@ -15,6 +15,7 @@ class QueuedStep:
 
     step: int
     batch: StepRows
+    rows_by_worker: tuple[int, ...]
     learning_rate: float
     seconds: float  # On the host's clock, waiting for the batch included.
 
@@ -64,6 +65,7 @@ def train_line(
         fastest=fastest,
         loss_scale=mine.loss_scale,
         skipped=mine.skipped,
+        corpora=batch.corpora,
     )
 
 

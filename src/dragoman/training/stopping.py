@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import cast
 
+import numpy as np
+
 from dragoman.config import TrainingSettings
 from dragoman.console import say, show_cursor
+from dragoman.prediction.outlook import gain_probability
+from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.records import EndReason
 from dragoman.stop_signals import stop_signals_caught
 
@@ -23,7 +27,8 @@ class Stop(IntEnum):
     EPOCHS = 2
     HOURS = 3
     PATIENCE = 4
-    SIGNAL = 5
+    GAIN_UNLIKELY = 5
+    SIGNAL = 6
 
     @property
     def reason(self) -> EndReason:
@@ -57,6 +62,30 @@ class Best:
             self.evaluations_since_bleu += 1
 
 
+@dataclass
+class ScoreCurve:
+    """All scores so far on the first validation set, as the report has them."""
+
+    steps: tuple[int, ...] = ()
+    loss: tuple[float | None, ...] = ()
+    bleu: tuple[float | None, ...] = ()
+    gain_probability: float | None = None  # As of the last evaluation, if the settings ask for it.
+
+    def add(self, step: int, loss: float, bleu: float, schedule: RunSchedule | None) -> None:
+        """Take note of an evaluation; with a schedule, look ahead too."""
+        self.steps += (step,)
+        self.loss += (loss if math.isfinite(loss) else None,)
+        self.bleu += (bleu if math.isfinite(bleu) else None,)
+        self.gain_probability = None
+        if schedule is not None:
+            self.gain_probability = gain_probability(
+                np.array(self.steps, dtype=np.float64),
+                np.array(self.loss, dtype=np.float64),
+                np.array(self.bleu, dtype=np.float64),
+                schedule,
+            )
+
+
 class StopSignals:
     """Ctrl-C, SIGTERM and SIGHUP ask for a clean end; a second one ends at once."""
 
@@ -73,11 +102,16 @@ class StopSignals:
             show_cursor()
             os._exit(128 + number)
         self.requested = number.name
-        say(f"{self.requested}: finishing the step and saving; once more to leave at once")
+        say(f"{self.requested}: finishing the step and saving; send it again to quit now")
 
 
 def reason_to_stop(
-    settings: TrainingSettings, step: int, epoch: float, seconds: float, best: Best
+    settings: TrainingSettings,
+    step: int,
+    epoch: float,
+    seconds: float,
+    best: Best,
+    gain_probability: float | None = None,
 ) -> Stop:
     """Check the settings' limits after a step."""
     if settings.steps is not None and step >= settings.steps:
@@ -93,6 +127,9 @@ def reason_to_stop(
     )
     if settings.patience is not None and waited >= settings.patience:
         return Stop.PATIENCE
+    unlikely = settings.stop_when_gain_unlikely
+    if unlikely is not None and gain_probability is not None and gain_probability <= unlikely:
+        return Stop.GAIN_UNLIKELY
     return Stop.NO
 
 

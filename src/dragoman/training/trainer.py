@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -14,7 +14,9 @@ from dragoman.config import Config, shape_of
 from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
+from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.records import NO_SCORES, End, Scores, TrainStep
+from dragoman.runs.before import read_before
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.folder import RunFolder
 from dragoman.schedule import learning_rate
@@ -22,14 +24,16 @@ from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
-from dragoman.training.fused_step import fused_problem
+from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened, announce
 from dragoman.training.parts import Parts, choose_rows_per_device
+from dragoman.training.row_shares import RowShares
 from dragoman.training.step import StepResult, mark_last
 from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
+from dragoman.wording import in_percent
 
 SECONDS_PER_LINK = 0.2
 
@@ -71,13 +75,24 @@ class Trainer:
         self.opened, self.recorder, self.progress = opened, opened.recorder, opened.progress
         self.stopwatch = Stopwatch(self.progress.seconds)
         self.evaluator = Evaluator(
-            config, parts.corpus, workers, self._arithmetic, self._is_asked_to_stop
+            config,
+            parts.corpus,
+            workers,
+            self._arithmetic,
+            self._is_asked_to_stop,
+            read_before(run),
         )
         self.watch = MachineWatch(
             run, workers, self.recorder, opened.clock_leads, lambda: self.progress.step
         )
         position = self.progress.position
-        self.batches = Ahead(parts.stream.steps(position, workers.rank, workers.count))
+        self.batches = Ahead(parts.stream.steps(position, worker=0, workers=1))
+        self.shares = RowShares(
+            parts.stream.rows_per_step,
+            workers.count,
+            workers.rank,
+            is_balanced=config.distributed.balance,
+        )
         self.queued: deque[QueuedStep] = deque()
         self.told: Told | None = None  # What others have been told, and have yet to answer.
         # The attempt before may have left a request unanswered.
@@ -86,6 +101,7 @@ class Trainer:
 
     def run(self, at_end: ExitStack) -> Stop:
         """Train until a reason to stop; everything is saved when this returns."""
+        at_end.callback(self.evaluator.close)
         stop = self._agree(self._reason_to_stop())
         if stop is not Stop.NO and not self.progress.owes_evaluation:
             self._conclude(stop)
@@ -113,10 +129,9 @@ class Trainer:
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
         self.supervision.note_step(progress.step)
         announce(self.opened, config, self.parts, workers)
-        if workers.device.type == "cuda" and (problem := fused_problem(config, workers)):
-            self.recorder.say(
-                f"the fused kernels, several times as fast, cannot be used: {problem}"
-            )
+        if workers.device.type == "cuda":
+            chosen = choose_kernels(config, workers)
+            self.recorder.say(f"{chosen.kind} kernels: {chosen.reason}")
         self.step.begin(progress.rows_per_device, self.opened.writers, progress.step)
         self.watch.start()
 
@@ -138,7 +153,7 @@ class Trainer:
         failure = self._finish_saving()
         self.watch.collect()
         if failure:
-            raise SystemFault(f"{failure}; fix that, and the same command resumes the run")
+            raise SystemFault(f"{failure}; fix that, then run the same command to resume")
         end = End(stop.reason, self.signals.requested)
         self.recorder.event("stop", self.progress.step, end)
         self._conclude(stop)
@@ -180,14 +195,17 @@ class Trainer:
         step = self.progress.step
         for link in measure_links(self.workers, neighbours(self.workers), SECONDS_PER_LINK):
             self.recorder.event("link", step, link)
-        batch = self.batches.peek()
+        batch = self.shares.own(self.batches.peek())
         measured = calibrate(self.step, self.model, batch, self.workers, self.config)
+        self.shares.start(measured.seconds_compute_by_worker)
+        if self.config.distributed.balance:
+            measured = replace(measured, balanced_rows=self.shares.rows_by_worker)
         self.recorder.event("calibration", step, measured)
 
     def _queue_step(self) -> None:
         """Take the next batch and set a step going; plain kernels are done when this returns."""
         start = time.perf_counter()
-        batch = self.batches.next()
+        batch = self.shares.own(self.batches.next())
         waited = time.perf_counter() - start
         progress = self.progress
         rate = self._learning_rate(progress.step + 1)
@@ -196,7 +214,8 @@ class Trainer:
         progress.epoch, progress.position = batch.epoch, batch.next
         self.supervision.note_step(progress.step)
         end = time.perf_counter()
-        self.queued.append(QueuedStep(progress.step, batch, rate, end - self.mark))
+        rows = self.shares.rows_by_worker
+        self.queued.append(QueuedStep(progress.step, batch, rows, rate, end - self.mark))
         self.mark = end
 
     def _collect_results(self, *, is_pause_due: bool) -> tuple[Stop, int]:
@@ -232,6 +251,7 @@ class Trainer:
         lines = []
         for (queued, result), is_last in mark_last(told.finished):
             everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in answers]
+            self.shares.note(queued.rows_by_worker, [one.seconds_compute for one in everyone])
             lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
         ends = end_times([line.seconds for line in lines], told.moment + seconds_hearing)
         for (queued, _), line, end in zip(told.finished, lines, ends, strict=True):
@@ -268,12 +288,17 @@ class Trainer:
     def _evaluate(self) -> Scores | None:
         """Score all validation sets and take note; every worker learns the same scores."""
         evaluations = self.evaluator.evaluate(self.model)
+        if self.progress.step == 0:
+            self.recorder.before(self.evaluator.compare_with(evaluations))
         for one in evaluations:
             self.recorder.evaluation(self.progress.step, one)
         if not evaluations:
             return None
         first = evaluations[0].scores
         self.progress.best.update(first.loss, first.bleu)
+        looks_ahead = self.config.training.stop_when_gain_unlikely is not None
+        schedule = self._schedule() if looks_ahead else None
+        self.progress.scores.add(self.progress.step, first.loss, first.bleu, schedule)
         return Scores(first.loss, first.nll, first.bleu)
 
     def _save(self, scores: Scores) -> None:
@@ -297,7 +322,7 @@ class Trainer:
         self.saves_made = save_asked
         if failure:
             # The launcher does not wait for ever; a try at every step would help nobody.
-            self.recorder.say(f"{failure}; the launcher, which asked for it, gets no answer")
+            self.recorder.say(f"{failure}; the launcher that asked for it will get no answer")
         elif self.workers.is_first:
             self.supervision.note_saved(save_asked)
 
@@ -306,6 +331,10 @@ class Trainer:
         failures = self.workers.gather_json(self.recorder.finish_saving())
         by_host = zip(self.workers.hosts, failures, strict=True)
         return "; ".join(f"{host}: {failure}" for host, failure in by_host if failure)
+
+    def _schedule(self) -> RunSchedule:
+        d_model = shape_of(self.config.model).d_model
+        return RunSchedule(self.config.schedule, d_model, self.config.training.steps)
 
     def _learning_rate(self, step: int) -> float:
         d_model = shape_of(self.config.model).d_model
@@ -324,7 +353,12 @@ class Trainer:
         """The limit of the settings that is reached, if any."""
         seconds, progress = self.stopwatch.seconds(), self.progress
         return reason_to_stop(
-            self.config.training, progress.step, progress.epoch, seconds, progress.best
+            self.config.training,
+            progress.step,
+            progress.epoch,
+            seconds,
+            progress.best,
+            progress.scores.gain_probability,
         )
 
     def _agree(self, stop: Stop) -> Stop:
@@ -336,7 +370,8 @@ class Trainer:
     def _conclude(self, stop: Stop) -> None:
         """All is on every disk: tell the launcher, then everybody."""
         self.supervision.conclude(self.workers, stop.name)
-        step, training = self.progress.step, self.config.training
+        progress, training = self.progress, self.config.training
+        step = progress.step
         if stop is Stop.SIGNAL:
             asker = f" by {self.signals.requested}" if self.signals.requested else ""
             self.recorder.say(
@@ -349,5 +384,7 @@ class Trainer:
             Stop.HOURS: f"training.hours = {training.hours} reached",
             Stop.PATIENCE: f"{training.patience} evaluations without a better "
             f"{training.patience_metric}",
+            Stop.GAIN_UNLIKELY: f"half as many steps again are only "
+            f"{in_percent(progress.scores.gain_probability or 0.0)} likely to bring anything",
         }[stop]
         self.recorder.say(f"the run is complete at step {step:,}: {reason}")

@@ -1,14 +1,15 @@
-"""The eleven questions that everyone asks after a long run, in the order of the report."""
+"""The questions that everyone asks after a long run, in the order of the report."""
 
 from collections.abc import Callable
 
 from dragoman.report.answers.answer import Answer
 from dragoman.report.answers.fully_trained import fully_trained
-from dragoman.report.answers.gpus_and_steps import gpu_utilization, step_time
+from dragoman.report.answers.gpus_used import gpu_utilization
 from dragoman.report.answers.is_overfitting import overfitting
 from dragoman.report.answers.learning_rate import learning_rate
 from dragoman.report.answers.network_bottleneck import network_bottleneck
 from dragoman.report.answers.step_and_traffic import step_time_vs_network
+from dragoman.report.answers.step_time import step_time
 from dragoman.report.answers.time_and_sizes import (
     checkpoint_files,
     checkpoint_size,

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.step_series import TrainSteps
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.run_schedule import RunSchedule
-from dragoman.thresholds import EVALUATIONS_NEEDED
+from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE
 
 GIVE_IT_A_RATE = (
     "Start a new run with a learning rate above zero (schedule.peak, or schedule.scale of the "
@@ -16,7 +16,7 @@ GIVE_IT_A_RATE = (
 
 def evaluate_more_often(evidence: Evidence, schedule: RunSchedule | None) -> str:
     """How to have enough evaluations, in this run or, if its schedule has ended, in another."""
-    enough = 3 * int(EVALUATIONS_NEEDED.value)
+    enough = int(EVALUATIONS_FOR_CONFIDENCE.value)
     last_step = evidence.history.train.last_step
     if (
         schedule is not None
@@ -41,10 +41,10 @@ def was_zero(train: TrainSteps) -> bool:
 def spare_evaluations(findings: Findings) -> str:
     """How to spend less time on evaluations, without having too few of them."""
     found = findings.convergence
-    if found.reason == "gain within noise":
+    if found.reason == "gain uncertain":
         return "Keep them: whether the model is fully trained is unclear even with all of them."
     # Of half as many, too few would be left.
-    if found.evaluations < 2 * EVALUATIONS_NEEDED.value:
+    if found.evaluations < 2 * EVALUATIONS_FOR_CONFIDENCE.value:
         return (
             "Make evaluations shorter, not rarer, in a new run that scores BLEU on fewer sentences "
             "(evaluation.bleu_pairs)."

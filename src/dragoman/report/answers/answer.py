@@ -1,18 +1,21 @@
 """What an answer is."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
 Confidence = Literal["high", "medium", "low"]
 Tone = Literal["good", "caution", "bad", "plain"]
+Case = TypeVar("Case")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One of the eleven questions, answered from files alone."""
+    """One question of the report, answered from files alone."""
 
     id: str
     question: str
@@ -33,6 +36,46 @@ class Answer:
         if self.details:
             values["evidence"]["details"] = list(self.details)
         return values
+
+
+@dataclass(frozen=True)
+class Row(Generic[Case]):
+    """All that one reason stands for; what depends on the case is a function of it."""
+
+    verdict: str
+    tone: Tone | Callable[[Case], Tone]
+    confidence: Confidence | Callable[[Case], Confidence]
+    note: str | Callable[[Case], str]
+    words: str | Callable[[Case], str]
+    advice: str | Callable[[Case], str]
+    headline: str | Callable[[Case], str] = ""  # The verdict, if none is given.
+
+    def answer(
+        self,
+        identity: str,
+        question: str,
+        evidence: dict[str, Any],
+        case: Case,
+        details: tuple[str, ...] = (),
+    ) -> Answer:
+        """The answer that this row gives in a case."""
+        return Answer(
+            id=identity,
+            question=question,
+            verdict=self.verdict,
+            headline=_in_case(self.headline, case) or self.verdict.capitalize(),
+            tone=_in_case(self.tone, case),
+            note=_in_case(self.note, case),
+            answer=_in_case(self.words, case),
+            evidence=evidence,
+            confidence=_in_case(self.confidence, case),
+            next_step=_in_case(self.advice, case),
+            details=details,
+        )
+
+
+def _in_case(value: Value | Callable[[Case], Value], case: Case) -> Value:
+    return value(case) if callable(value) else value
 
 
 SEE_WHAT_IS_MISSING = "See what is missing, at the top of the report."

@@ -1,14 +1,20 @@
-"""The answer about what the run had left to learn."""
+"""The answer about what the run had left to learn: a row for each reason."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dragoman.prediction.learning_curve import FURTHER_STEPS
+from dragoman.prediction.outlook import MEANINGFUL, Measure
+from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.answers.advice import GIVE_IT_A_RATE, evaluate_more_often, was_zero
 from dragoman.report.answers.answer import (
     HISTORY_IS_LOST,
     Answer,
     Confidence,
+    Row,
     Tone,
     facts_of,
     unknown,
@@ -23,248 +29,341 @@ from dragoman.report.evidence.step_series import Evaluations
 from dragoman.report.findings.analysis import Findings
 from dragoman.report.findings.convergence import (
     Convergence,
+    ConvergenceReason,
     Gain,
     Learning,
-    Measure,
-    is_improving,
-    may_improve,
 )
-from dragoman.report.findings.curves import FURTHER_STEPS
-from dragoman.report.findings.run_schedule import RunSchedule
-from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED
-from dragoman.wording import in_count, plural
+from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED, VERY_LIKELY
+from dragoman.wording import in_count, in_percent, plural
 
 _QUESTION = "Is the model fully trained?"
-_NEEDED = int(EVALUATIONS_NEEDED.value)
 _FINER_PRECISION = {"float16": ", or in bfloat16 or float32", "bfloat16": ", or in float32"}
 
 
+@dataclass(frozen=True)
+class _Case:
+    """What a row may speak of."""
+
+    evidence: Evidence
+    learning: Learning
+    schedule: RunSchedule | None
+
+    @property
+    def found(self) -> Convergence:
+        return self.learning.convergence
+
+    @property
+    def last_step(self) -> int:
+        return self.evidence.history.train.last_step
+
+    @property
+    def more_steps(self) -> str:
+        """All steps of a run that is half as long again."""
+        return in_count(FURTHER_STEPS * self.last_step)
+
+    @property
+    def has_diverged_to_a_number(self) -> bool:
+        """Whether all losses jumped up, and stayed there."""
+        turn = self.learning.overfitting
+        return turn.has_jumped and turn.reason == "turned with the training sample"
+
+    @property
+    def is_schedule_unfinished(self) -> bool:
+        schedule = self.schedule
+        has_end = schedule is not None and schedule.has_end
+        return has_end and self.last_step < ((schedule and schedule.total_steps) or 0)
+
+
 def fully_trained(evidence: Evidence, findings: Findings) -> Answer:
-    """Judge by the slopes of the last third, and by what came after the best evaluation."""
+    """Judge by the probability that half as many steps again would bring something."""
     if evidence.state == "lost":
         return unknown("fully_trained", _QUESTION, HISTORY_IS_LOST)
-    return by_all_sets(findings.learning, lambda one: _by_one_set(evidence, one, findings.schedule))
+
+    def by_one_set(learning: Learning) -> Answer:
+        facts = facts_of(learning.convergence) | _best(learning.evaluations)
+        case = _Case(evidence, learning, findings.schedule)
+        return ROWS[case.found.reason].answer(
+            "fully_trained", _QUESTION, facts, case, _details(case)
+        )
+
+    return by_all_sets(findings.learning, by_one_set)
 
 
-def _by_one_set(evidence: Evidence, learning: Learning, schedule: RunSchedule | None) -> Answer:
-    found = learning.convergence
-    return Answer(
-        id="fully_trained",
-        question=_QUESTION,
-        verdict=found.verdict,
-        headline=found.verdict.capitalize(),
-        tone=_tone(learning),
-        note=_note(learning),
-        answer=_words(learning, evidence),
-        evidence=facts_of(found) | _best(learning.evaluations),
-        confidence=_confidence(learning),
-        next_step=_advice(learning, evidence, schedule),
-    )
-
-
-def _tone(learning: Learning) -> Tone:
-    found = learning.convergence
-    bad = ("diverged", "no better than guessing", "hardly translates")
-    if found.reason in bad or _diverged_to_a_number(learning):
-        return "bad"
-    if found.reason == "nothing to gain":
-        return "good"
-    return "caution" if found.verdict == "no" else "plain"
-
-
-def _diverged_to_a_number(learning: Learning) -> bool:
-    """Whether all losses jumped up, and stayed there."""
-    turn = learning.overfitting
-    return turn.has_jumped and turn.reason == "turned with the training sample"
-
-
-def _confidence(learning: Learning) -> Confidence:
-    found = learning.convergence
-    if found.reason in ("diverged", "no better than guessing"):
-        return "high"
-    if found.reason == "past its best":
-        return "high" if learning.overfitting.has_jumped else "medium"
-    if found.verdict == "unclear":
-        return "low"
+def _confidence(case: _Case) -> Confidence:
+    """High where hardly anything speaks against it."""
+    found = case.found
+    sure = max(found.probability, 1 - found.probability) >= VERY_LIKELY.value
     many = found.evaluations >= EVALUATIONS_FOR_CONFIDENCE.value
-    sure = len(found.gains) == 2 and many and not found.noise_drifts
     # What may have turned is not surely at its best.
-    sure = sure and (found.verdict == "no" or learning.overfitting.verdict == "no")
-    sure = sure and found.reason != "hardly translates"  # BLEU may have the wrong tokenizer.
-    return "high" if sure and found.rate == "has no end" else "medium"
-
-
-def _note(learning: Learning) -> str:
-    """The fact that decided."""
-    found = learning.convergence
-    gains = list(found.gains.items())[::-1]  # BLEU first: it is what people ask for.
-    if found.reason == "still improving":
-        measure, gain = next(item for item in gains if is_improving(*item))
-        return f"{_change(measure, gain.expected)} from 50% more steps"
-    if found.reason == "gain within noise":
-        measure, gain = next(item for item in gains if may_improve(*item))
-        return f"{_interval(measure, gain)} {measure} from 50% more steps"
-    if found.reason == "nothing to gain":
-        return f"at most {_change(gains[0][0], gains[0][1].high)} from 50% more steps"
-    return {
-        "diverged": f"no number since step {found.diverged_at or 0:,}",
-        "no better than guessing": "no better than guessing",
-        "hardly translates": f"best BLEU {learning.best_bleu:.2f}",
-        "past its best": f"worse than at step {learning.overfitting.best_step:,}",
-        "few evaluations": f"{plural(found.evaluations, 'evaluation')} in the last third",
-        "improving as the rate runs down": "the learning rate has run down",
-        "nothing left in the schedule": "the learning rate has run down",
-        "rate still to fall": "the learning rate is still to fall",
-    }[found.reason]
-
-
-def _change(measure: Measure, gain: float) -> str:
-    """A gain as the change of what is measured: a loss gains by falling."""
-    return f"{gain:+z.2f} BLEU" if measure == "BLEU" else f"{-gain:+z.3f} loss"
-
-
-def _words(learning: Learning, evidence: Evidence) -> str:
-    found = learning.convergence
-    if found.reason == "diverged":
-        return (
-            f"The training loss has not been a number since step {found.diverged_at:,}: the run "
-            "diverged, and the steps after that taught it nothing."
-        )
-    if found.reason == "no better than guessing":
-        return (
-            f"The lowest eval loss is {learning.lowest_loss:.3f}, and guessing among "
-            f"all words of the vocabulary has {found.guessing_loss:.3f}: the model was never "
-            "better than that."
-        )
-    if found.reason == "past its best":
-        return _words_past_best(learning)
-    if found.reason == "few evaluations":
-        count = 0 if learning.evaluations is None else len(learning.evaluations)
-        return (
-            f"{plural(count, 'evaluation').capitalize()}, {found.evaluations} of them in the last "
-            f"third of the run: too few to tell a slope from noise (at least {_NEEDED} are needed "
-            "there)."
-        )
-    stopped = "is" if evidence.state == "running" else "ended while it was"
-    judgement = {
-        "nothing to gain": "That would not be worth the time.",
-        "hardly translates": f"But the best BLEU is {learning.best_bleu:.2f}: the model hardly "
-        "translates.",
-        "nothing left in the schedule": "This schedule has nothing left, for the learning rate "
-        "has run down; whether a longer one would help is not known.",
-        "rate still to fall": "That would not be worth the time, but the schedule is still to "
-        "lower the learning rate, and lowering it lowers the loss too.",
-        "still improving": f"The run {stopped} still improving.",
-        "improving as the rate runs down": "But the learning rate has run down to its end, and "
-        "lowering it lowers the loss too: there is no telling whether more steps would help.",
-        "gain within noise": "The interval is too wide to call that something or nothing.",
-    }[found.reason]
-    changes = " and ".join(_gain_words(*item) for item in found.gains.items())
-    return (
-        f"If learning keeps slowing as it did, 50% more steps would change {changes}; "
-        f"{_interval_words(found)} {judgement}"
+    has_not_turned = found.probability > 0.5 or (
+        case.learning.overfitting.reason == "at its minimum"
     )
+    return "high" if sure and many and has_not_turned and len(found.gains) == 2 else "medium"
+
+
+def _note(case: _Case) -> str:
+    return f"{in_percent(case.found.probability)} likely to gain from 50% more steps"
+
+
+def _lead(case: _Case) -> str:
+    """How likely a longer run is to be worth it."""
+    found = case.found
+    on_schedule = " on a schedule of that length" if found.rate == "has run down" else ""
+    worth = " or ".join(_worth(measure) for measure in found.gains)
+    return (
+        f"It is {in_percent(found.probability)} likely that half as many steps again{on_schedule} "
+        f"would bring {worth}."
+    )
+
+
+def _details(case: _Case) -> tuple[str, ...]:
+    """What is expected, and what that rests on."""
+    gains = case.found.gains
+    if not gains:
+        return ()
+    expected = " and ".join(_gain_words(*item) for item in gains.items())
+    noise = " and ".join(_noise_words(*item) for item in gains.items())
+    return (
+        f"Expected from half as many steps again: {expected}; in brackets, what 9 out of 10 such "
+        "runs would get.",
+        f"This rests on {plural(case.found.evaluations, 'evaluation')}, each with a noise of "
+        f"about {noise}, and on simple curves averaged by how well they foretold them.",
+    )
+
+
+def _worth(measure: Measure) -> str:
+    return f"{MEANINGFUL[measure]:g} {'nats' if measure == 'loss' else measure}"
 
 
 def _gain_words(measure: Measure, gain: Gain) -> str:
     if measure == "BLEU":
-        return f"BLEU by {gain.expected:+z.2f} ({_interval(measure, gain)})"
-    return f"the eval loss by {-gain.expected:+z.3f} ({_interval(measure, gain)})"
+        return f"{gain.expected:+z.2f} BLEU ({gain.low:+z.2f} to {gain.high:+z.2f})"
+    return f"{-gain.expected:+z.3f} nats of eval loss ({-gain.low:+z.3f} to {-gain.high:+z.3f})"
 
 
-def _interval(measure: Measure, gain: Gain) -> str:
-    if measure == "BLEU":
-        return f"{gain.low:+z.2f} to {gain.high:+z.2f}"
-    return f"{-gain.high:+z.3f} to {-gain.low:+z.3f}"
+def _noise_words(measure: Measure, gain: Gain) -> str:
+    return f"{gain.noise:.2f} BLEU" if measure == "BLEU" else f"{gain.noise:.3f} nats"
 
 
-def _interval_words(found: Convergence) -> str:
-    """What the brackets mean."""
-    coverage = max(gain.trend.coverage for gain in found.gains.values())
-    words = f"{100 * coverage:g}% intervals in brackets"
-    if len(found.gains) == 2:
-        words += ", so that both hold the truth 95 times out of 100"
-    if found.noise_drifts:
-        words += " at best, for neighbouring evaluations err together"
-    return f"{words}."
+def _and(words: str) -> Any:
+    """The lead, and what it means."""
+    return lambda case: f"{_lead(case)} {words}"
 
 
-def _words_past_best(learning: Learning) -> str:
-    turn = learning.overfitting
+def _words_when_few(case: _Case) -> str:
+    return (
+        f"{plural(case.found.evaluations, 'evaluation').capitalize()}: too few for a learning "
+        f"curve (at least {EVALUATIONS_NEEDED.value:g} are needed)."
+    )
+
+
+def _words_when_improving(case: _Case) -> str:
+    state = "is" if case.evidence.state == "running" else "ended while it was"
+    return f"{_lead(case)} The run {state} still improving."
+
+
+def _words_past_best(case: _Case) -> str:
+    turn = case.learning.overfitting
     assert turn.rise is not None, "what has turned has risen"
     rose = (
         f"The eval loss was lowest at step {turn.best_step:,} ({turn.best_loss:.3f}) and has risen "
         f"by {turn.rise.mean:.3f} since"
     )
-    if _diverged_to_a_number(learning):
+    if case.has_diverged_to_a_number:
         return f"{rose}, and that on the training sample with it: the run diverged."
     if turn.reason == "turned but BLEU rises":
         return f"{rose}, and BLEU rises too little to be worth the time."
     return f"{rose}: by that measure the model is worse than it was, and more steps will not help."
 
 
-def _advice(learning: Learning, evidence: Evidence, schedule: RunSchedule | None) -> str:
-    found = learning.convergence
-    last_step = evidence.history.train.last_step
-    steps = in_count(FURTHER_STEPS * last_step)
-    reason = found.reason
-    if reason == "diverged":
-        return _advice_after_divergence(found, evidence)
-    if reason == "no better than guessing":
-        return _advice_after_learning_nothing(evidence, schedule)
-    if reason == "past its best":
-        return _advice_past_best(learning, evidence)
-    undecided = found.verdict == "unclear" and reason != "few evaluations"
-    if schedule is not None and schedule.has_end and (undecided or reason == "still improving"):
-        if last_step < (schedule.total_steps or 0):
-            return f"Go on to the schedule's end, step {schedule.total_steps:,}."
-        reason = "improving as the rate runs down"  # There is no going on from its end.
-    return {
-        "few evaluations": evaluate_more_often(evidence, schedule),
-        "nothing to gain": "Stop here, average the last checkpoints (`--average`), or spend the "
-        "time on a larger model or more data.",
-        "hardly translates": "Read the samples. If all are alike, start a new run with a lower "
-        "learning rate or a longer warm-up; if they are poor, see whether the lines of the text "
-        "belong together; if they are good, evaluation.bleu_tokenize does not suit the language.",
-        "nothing left in the schedule": "Use this model, or average the last checkpoints "
-        f"(`--average`); to find out about a longer schedule, start a new run of {steps} steps, "
-        "and compare the two.",
-        "still improving": f"Go on: raise training.steps to {steps}, or whichever limit ended the "
-        "run, and give the same command again.",
-        "improving as the rate runs down": f"To find out, start a new run with a schedule of "
-        f"{steps} steps, and compare the two.",
-        "gain within noise": "Evaluate more often or on more sentences, or simply go on for a "
-        "while.",
-    }[reason]
+def _go_on(case: _Case) -> str:
+    if case.is_schedule_unfinished:
+        assert case.schedule is not None
+        return f"Go on to the schedule's end, step {case.schedule.total_steps:,}."
+    return (
+        f"Go on: raise training.steps to {case.more_steps}, or whichever limit ended the run, and "
+        "give the same command again."
+    )
 
 
-def _advice_after_divergence(found: Convergence, evidence: Evidence) -> str:
-    finer = _FINER_PRECISION.get(evidence.attempt.began.precision if evidence.attempt else "", "")
+def _settle(case: _Case) -> str:
+    """What would settle an open question."""
+    if case.found.rate == "has run down":
+        return (
+            f"To settle it, start a new run with a schedule of {case.more_steps} steps, and "
+            "compare the two."
+        )
+    if case.found.evaluations < EVALUATIONS_FOR_CONFIDENCE.value:
+        return f"To settle it: {_lowered(evaluate_more_often(case.evidence, case.schedule))}"
+    return (
+        "To settle it, score more sentences at each evaluation, which lowers the noise, or "
+        f"{_lowered(_go_on(case))}"
+    )
+
+
+def _lowered(words: str) -> str:
+    return words[0].lower() + words[1:]
+
+
+def _advice_after_divergence(case: _Case) -> str:
+    attempt, diverged_at = case.evidence.attempt, case.found.diverged_at or 0
+    finer = _FINER_PRECISION.get(attempt.began.precision if attempt else "", "")
     advice = f"Start a new run with a lower learning rate or a longer warm-up{finer}."
-    good = last_checkpoint_before(evidence, found.diverged_at or 0)
+    good = last_checkpoint_before(case.evidence, diverged_at)
     if good is None:
         return advice
     return f"Use the checkpoint of step {good:,}, the last before that. {advice}"
 
 
-def _advice_after_learning_nothing(evidence: Evidence, schedule: RunSchedule | None) -> str:
-    train = evidence.history.train
-    if was_zero(train):
+def _advice_after_learning_nothing(case: _Case) -> str:
+    if was_zero(case.evidence.history.train):
         return GIVE_IT_A_RATE
-    if schedule is not None and train.last_step < schedule.peak_step:
-        return f"Let the warm-up end, at step {schedule.peak_step:,}, and look again."
+    if case.schedule is not None and case.last_step < case.schedule.peak_step:
+        return f"Let the warm-up end, at step {case.schedule.peak_step:,}, and look again."
     return "Start a new run with a lower learning rate or a longer warm-up."
 
 
-def _advice_past_best(learning: Learning, evidence: Evidence) -> str:
-    turn = learning.overfitting
-    best = checkpoint_of(evidence, turn.best_step)
+def _advice_past_best(case: _Case) -> str:
+    turn = case.learning.overfitting
+    best = checkpoint_of(case.evidence, turn.best_step)
     if turn.reason == "turned but BLEU rises":
         best = "the checkpoint with the best BLEU"
     advice = f"Do not go on from here: use {best}."
     if turn.reason == "turned with the training sample":
         advice += " Or start a new run with a lower learning rate or a longer warm-up."
     return advice
+
+
+def _tone_past_best(case: _Case) -> Tone:
+    return "bad" if case.has_diverged_to_a_number else "caution"
+
+
+def _confidence_past_best(case: _Case) -> Confidence:
+    turn = case.learning.overfitting
+    return "high" if turn.has_jumped or turn.probability >= VERY_LIKELY.value else "medium"
+
+
+ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
+    "diverged": Row(
+        verdict="no",
+        tone="bad",
+        confidence="high",
+        note=lambda case: f"no number since step {case.found.diverged_at or 0:,}",
+        words=lambda case: (
+            f"The training loss has not been a number since step {case.found.diverged_at:,}: the "
+            "run diverged, and the steps after that taught it nothing."
+        ),
+        advice=_advice_after_divergence,
+    ),
+    "no better than guessing": Row(
+        verdict="no",
+        tone="bad",
+        confidence="high",
+        note="no better than guessing",
+        words=lambda case: (
+            f"The lowest eval loss is {case.learning.lowest_loss:.3f}, and guessing among all "
+            f"words of the vocabulary has {case.found.guessing_loss:.3f}: the model was never "
+            "better than that."
+        ),
+        advice=_advice_after_learning_nothing,
+    ),
+    "past its best": Row(
+        verdict="no",
+        tone=_tone_past_best,
+        confidence=_confidence_past_best,
+        note=lambda case: f"worse than at step {case.learning.overfitting.best_step:,}",
+        words=_words_past_best,
+        advice=_advice_past_best,
+    ),
+    "few evaluations": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=lambda case: plural(case.found.evaluations, "evaluation"),
+        words=_words_when_few,
+        advice=lambda case: evaluate_more_often(case.evidence, case.schedule),
+    ),
+    "still improving": Row(
+        verdict="no",
+        tone="caution",
+        confidence=_confidence,
+        note=_note,
+        words=_words_when_improving,
+        advice=_go_on,
+    ),
+    "rate still to fall": Row(
+        verdict="no",
+        tone="caution",
+        confidence="medium",
+        note=_note,
+        words=_and(
+            "The schedule has yet to lower the learning rate, which lowers the loss as well."
+        ),
+        advice=_go_on,
+    ),
+    "longer schedule helps": Row(
+        verdict="no",
+        tone="caution",
+        confidence="medium",
+        note=_note,
+        words=_and("The learning rate has run down to its end, so that this run cannot go on."),
+        advice=lambda case: (
+            f"Use this model, or start a new run with a schedule of {case.more_steps} steps."
+        ),
+    ),
+    "gain uncertain": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_note,
+        words=_and("That is neither likely nor unlikely."),
+        advice=_settle,
+    ),
+    "hardly translates": Row(
+        verdict="no",
+        tone="bad",
+        confidence="medium",  # BLEU may have the wrong tokenizer.
+        note=lambda case: f"best BLEU {case.learning.best_bleu:.2f}",
+        words=lambda case: (
+            f"{_lead(case)} But the best BLEU is {case.learning.best_bleu:.2f}: the model hardly "
+            "translates."
+        ),
+        advice="Read the samples. If all are alike, start a new run with a lower learning rate or "
+        "a longer warm-up; if they are poor, see whether the lines of the text belong together; if "
+        "they are good, evaluation.bleu_tokenize does not suit the language.",
+    ),
+    "at the ceiling": Row(
+        verdict="yes",
+        tone="good",
+        confidence=_confidence,
+        note=lambda case: f"BLEU {case.learning.best_bleu:.1f} of 100",
+        words=lambda case: (
+            f"BLEU has reached {case.learning.best_bleu:.1f} of 100: there is nothing left for it "
+            f"to show, whatever the loss still does."
+        ),
+        advice="Stop here. A harder validation set would show what is left to learn.",
+    ),
+    "nothing to gain": Row(
+        verdict="yes",
+        tone="good",
+        confidence=_confidence,
+        note=_note,
+        words=_and("That would not be worth the time."),
+        advice="Stop here, average the last checkpoints (`--average`), or spend the time on a "
+        "larger model or more data.",
+    ),
+    "nothing left in the schedule": Row(
+        verdict="yes",
+        tone="good",
+        confidence="medium",
+        note=_note,
+        words=_and(
+            "The learning rate has run down, and a longer schedule would not be worth the time."
+        ),
+        advice="Use this model, or average the last checkpoints (`--average`); a larger model or "
+        "more data would bring more than a longer schedule.",
+    ),
+}
 
 
 def _best(evaluations: Evaluations | None) -> dict[str, Any]:

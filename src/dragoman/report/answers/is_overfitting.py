@@ -1,13 +1,17 @@
-"""The answer about overfitting."""
+"""The answer about overfitting: a row for each reason."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.answers.advice import evaluate_more_often
 from dragoman.report.answers.answer import (
     HISTORY_IS_LOST,
     SEE_WHAT_IS_MISSING,
     Answer,
     Confidence,
+    Row,
     Tone,
     facts_of,
     unknown,
@@ -16,139 +20,229 @@ from dragoman.report.answers.validation_sets import by_all_sets, checkpoint_of
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.series import NAN
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.overfitting import Overfitting
-from dragoman.report.findings.run_schedule import RunSchedule
-from dragoman.thresholds import (
-    DRIFTING_NOISE,
-    EVALUATIONS_FOR_CONFIDENCE,
-    EVALUATIONS_NEEDED,
-)
-from dragoman.wording import plural
+from dragoman.report.findings.convergence import Learning
+from dragoman.report.findings.overfitting import Overfitting, OverfittingReason
+from dragoman.thresholds import EVALUATIONS_NEEDED, OVERFITTING_RISE, VERY_LIKELY
+from dragoman.wording import in_percent, plural
 
 _QUESTION = "Were we overfitting?"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What a row may speak of."""
+
+    evidence: Evidence
+    found: Overfitting
+    schedule: RunSchedule | None
+
+    @property
+    def best(self) -> str:
+        return checkpoint_of(self.evidence, self.found.best_step)
+
+    @property
+    def lowest(self) -> str:
+        found = self.found
+        return f"The eval loss was lowest at step {found.best_step:,} ({found.best_loss:.3f})"
+
+    @property
+    def rose(self) -> str:
+        return f"{self.lowest} and has risen by {_rise(self.found):.3f} since{self.chance}"
+
+    @property
+    def chance(self) -> str:
+        """How likely it lies above its minimum; a jump needs no words about it."""
+        found = self.found
+        if found.has_jumped or math.isnan(found.probability):
+            return ""
+        return (
+            f" ({in_percent(found.probability)} likely to lie at least "
+            f"{OVERFITTING_RISE.value:g} nats above its minimum)"
+        )
 
 
 def overfitting(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by the turn of the eval loss against the training sample, both in evaluation mode."""
     if evidence.state == "lost":
         return unknown("overfitting", _QUESTION, HISTORY_IS_LOST)
-    return by_all_sets(
-        findings.learning, lambda one: _by_one_set(evidence, one.overfitting, findings.schedule)
-    )
 
+    def by_one_set(learning: Learning) -> Answer:
+        case = _Case(evidence, learning.overfitting, findings.schedule)
+        facts = facts_of(case.found)
+        return ROWS[case.found.reason].answer("overfitting", _QUESTION, facts, case)
 
-def _by_one_set(evidence: Evidence, found: Overfitting, schedule: RunSchedule | None) -> Answer:
-    return Answer(
-        id="overfitting",
-        question=_QUESTION,
-        verdict=found.verdict,
-        headline=found.verdict.capitalize(),
-        tone=_tone(found),
-        note=_note(found),
-        answer=_words(found),
-        evidence=facts_of(found),
-        confidence=_confidence(found),
-        next_step=_advice(found, evidence, schedule),
-    )
-
-
-def _tone(found: Overfitting) -> Tone:
-    if found.verdict == "yes":
-        return "bad"
-    is_well = found.reason == "at its minimum" and not found.without_number
-    return "good" if is_well else "plain"
-
-
-def _confidence(found: Overfitting) -> Confidence:
-    if found.verdict == "unclear":
-        return "low"
-    if found.verdict == "no" or found.bleu_change is None:
-        return "medium"
-    line = found.eval_change
-    by_slope = (
-        line is not None
-        and line.points >= EVALUATIONS_FOR_CONFIDENCE.value
-        and line.likely_autocorrelation <= DRIFTING_NOISE.value
-    )
-    return "high" if found.has_jumped or by_slope else "medium"
-
-
-def _note(found: Overfitting) -> str:
-    if found.reason == "few evaluations":
-        return "too few evaluations"
-    if found.reason == "at its minimum":
-        return f"lowest eval loss at step {found.best_step:,} of {found.last_step:,}"
-    within = ", within noise" if found.reason == "rise within noise" else ""
-    return f"eval loss {_rise(found):+.3f} since step {found.best_step:,}{within}"
+    return by_all_sets(findings.learning, by_one_set)
 
 
 def _rise(found: Overfitting) -> float:
     return found.rise.mean if found.rise else NAN
 
 
+def _note_of_rise(case: _Case) -> str:
+    found = case.found
+    chance = "" if found.has_jumped else f", {in_percent(found.probability)} likely real"
+    return f"eval loss {_rise(found):+.3f} since step {found.best_step:,}{chance}"
+
+
+def _gap(found: Overfitting) -> str:
+    if not math.isfinite(found.gap_last):
+        return ""
+    return (
+        f" It lies {_distance(found.gap_last)} the loss on a sample of the training text, measured "
+        f"in the same mode ({_distance(found.gap_first)} it at the first evaluation)."
+    )
+
+
 def _distance(gap: float) -> str:
     return f"{abs(gap):.3f} {'below' if gap < 0 else 'above'}"
 
 
-def _words(found: Overfitting) -> str:
-    lowest = f"The eval loss was lowest at step {found.best_step:,} ({found.best_loss:.3f})"
-    last = f"at step {found.last_step:,} it was {found.last_loss:.3f}"
-    not_turned = f"{lowest} and has not turned: {last}"
+def _until_then(found: Overfitting) -> str:
+    """That it ends before the run does, if so."""
+    if not found.without_number:
+        return ""
+    number = plural(found.without_number, "evaluation")
+    return f" This is about the time until then: in {number} after it the loss is not a number."
+
+
+def _words_at_minimum(case: _Case) -> str:
+    found = case.found
+    turned = f"{case.lowest} and has not turned: at step {found.last_step:,} it was "
+    turned += f"{found.last_loss:.3f}{case.chance}."
     if found.best_step == found.last_step:
         which = "the last that is a number" if found.without_number else "the last evaluation"
-        not_turned = f"{lowest}, {which}: it has not turned"
-    gap = (
-        f" It lies {_distance(found.gap_last)} the loss on a sample of the training text, measured "
-        f"in the same mode ({_distance(found.gap_first)} it at the first evaluation)."
-        if math.isfinite(found.gap_last)
-        else ""
+        turned = f"{case.lowest}, {which}: it has not turned{case.chance}."
+    return f"{turned}{_gap(found)}{_until_then(found)}"
+
+
+def _words_within_noise(case: _Case) -> str:
+    found = case.found
+    first, last = found.best_steps
+    return (
+        f"{case.lowest}; at step {found.last_step:,} it was {found.last_loss:.3f}{case.chance}. "
+        f"That may be noise; the minimum lies somewhere between steps {first:,} and {last:,}."
+        f"{_gap(found)}{_until_then(found)}"
     )
-    number = plural(found.without_number, "evaluation")
+
+
+def _words_when_few(case: _Case) -> str:
     lost = ""
-    if found.without_number and found.reason == "few evaluations":
+    if case.found.without_number:
+        number = plural(case.found.without_number, "evaluation")
         lost = f" In {number} the loss is not a number."
-    elif found.without_number:
-        lost = f" This is about the time until then: in {number} after it the loss is not a number."
-    rose = f"{lowest} and has risen by {_rise(found):.3f} since"
-    sample_rise = found.sample_rise.mean if found.sample_rise else NAN
-    bleu = "BLEU does not either" if found.bleu_change else "BLEU is not known"
-    words = {
-        "few evaluations": "There are too few evaluations after the minimum or in the last third "
-        f"to tell a turn of the eval loss from noise (at least {EVALUATIONS_NEEDED.value:g} are "
-        "needed).",
-        "at its minimum": f"{not_turned}.{gap}",
-        "rise within noise": f"{lowest}; {last}. A rise cannot be told from noise yet.{gap}",
-        "turned, no training sample": f"{rose}, but the loss on the training sample is not "
-        "known: this may be overfitting, or a run that is getting worse on everything.",
-        "turned with the training sample": f"{rose}, and the loss on the training sample by "
-        f"{sample_rise:.3f}: the run got worse on everything. That is divergence, not overfitting.",
-        "turned but BLEU rises": f"{rose}, yet BLEU still rises: the model grows too sure of "
-        f"itself while its translations get better.{gap}",
-        "turned while training falls": f"{rose}, while the loss on the training sample does not "
-        f"rise and {bleu}.{gap}",
-    }[found.reason]
-    return words + lost
+    return (
+        f"There are too few evaluations to tell a turn of the eval loss from noise (at least "
+        f"{EVALUATIONS_NEEDED.value:g} are needed).{lost}"
+    )
 
 
-def _advice(found: Overfitting, evidence: Evidence, schedule: RunSchedule | None) -> str:
-    best = checkpoint_of(evidence, found.best_step)
-    # More of what is not a number would say no more.
-    is_lost = found.without_number > 0
-    return {
-        "few evaluations": SEE_WHAT_IS_MISSING
-        if is_lost
-        else evaluate_more_often(evidence, schedule),
-        "at its minimum": "Nothing to do.",
-        "rise within noise": "Watch the next evaluations; the checkpoint with the best loss is "
-        "kept."
-        if evidence.state == "running"
-        else f"If in doubt, use {best}.",
-        "turned, no training sample": "Start a new run that measures the training sample too "
+def _words_with_sample(case: _Case) -> str:
+    sample_rise = case.found.sample_rise.mean if case.found.sample_rise else NAN
+    return (
+        f"{case.rose}, and the loss on the training sample by {sample_rise:.3f}: the run got worse "
+        f"on everything. That is divergence, not overfitting.{_until_then(case.found)}"
+    )
+
+
+def _words_when_overfitting(case: _Case) -> str:
+    is_known = math.isfinite(case.found.bleu_rise_probability)
+    bleu = "BLEU does not get better either" if is_known else "BLEU is not known"
+    return (
+        f"{case.rose}, while the loss on the training sample does not rise and {bleu}."
+        f"{_gap(case.found)}{_until_then(case.found)}"
+    )
+
+
+def _confidence_of_turn(case: _Case) -> Confidence:
+    found = case.found
+    sure = found.has_jumped or found.probability >= VERY_LIKELY.value
+    return "high" if sure and math.isfinite(found.bleu_rise_probability) else "medium"
+
+
+def _confidence_at_minimum(case: _Case) -> Confidence:
+    return "high" if case.found.probability <= 1 - VERY_LIKELY.value else "medium"
+
+
+def _tone_at_minimum(case: _Case) -> Tone:
+    return "plain" if case.found.without_number else "good"
+
+
+ROWS: Mapping[OverfittingReason, Row[_Case]] = {
+    "few evaluations": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note="too few evaluations",
+        words=_words_when_few,
+        # More of what is not a number would say no more.
+        advice=lambda case: (
+            SEE_WHAT_IS_MISSING
+            if case.found.without_number
+            else evaluate_more_often(case.evidence, case.schedule)
+        ),
+    ),
+    "at its minimum": Row(
+        verdict="no",
+        tone=_tone_at_minimum,
+        confidence=_confidence_at_minimum,
+        note=lambda case: (
+            f"lowest eval loss at step {case.found.best_step:,} of {case.found.last_step:,}"
+        ),
+        words=_words_at_minimum,
+        advice="Nothing to do.",
+    ),
+    "rise within noise": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_note_of_rise,
+        words=_words_within_noise,
+        advice=lambda case: (
+            "Watch the next evaluations; the checkpoint with the best loss is kept."
+            if case.evidence.state == "running"
+            else f"If in doubt, use {case.best}."
+        ),
+    ),
+    "turned, no training sample": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_note_of_rise,
+        words=lambda case: (
+            f"{case.rose}, but the loss on the training sample is not known: this may be "
+            "overfitting, or a run that is getting worse on everything."
+        ),
+        advice="Start a new run that measures the training sample too "
         "(evaluation.train_sample_pairs).",
-        "turned with the training sample": f"Use {best}, or start a new run with a lower learning "
-        "rate.",
-        "turned but BLEU rises": "Use the checkpoint with the best BLEU; in a new run, more "
-        "dropout or label smoothing makes the model less sure of itself.",
-        "turned while training falls": f"Use {best}, or start a new run with more dropout, more "
-        "data or a smaller model.",
-    }[found.reason]
+    ),
+    "turned with the training sample": Row(
+        verdict="no",
+        tone="plain",
+        confidence="medium",
+        note=_note_of_rise,
+        words=_words_with_sample,
+        advice=lambda case: f"Use {case.best}, or start a new run with a lower learning rate.",
+    ),
+    "turned but BLEU rises": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_note_of_rise,
+        words=lambda case: (
+            f"{case.rose}, yet BLEU still rises: the model grows too sure of itself while its "
+            f"translations get better.{_gap(case.found)}"
+        ),
+        advice="Use the checkpoint with the best BLEU; in a new run, more dropout or label "
+        "smoothing makes the model less sure of itself.",
+    ),
+    "turned while training falls": Row(
+        verdict="yes",
+        tone="bad",
+        confidence=_confidence_of_turn,
+        note=_note_of_rise,
+        words=_words_when_overfitting,
+        advice=lambda case: (
+            f"Use {case.best}, or start a new run with more dropout, more data or a smaller model."
+        ),
+    ),
+}

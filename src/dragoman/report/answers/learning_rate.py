@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.answers.advice import GIVE_IT_A_RATE, was_zero
 from dragoman.report.answers.answer import Answer, Confidence
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.run_schedule import RunSchedule
 from dragoman.thresholds import LEARNING_RATE_DEVIATION
 
 

@@ -1,16 +1,16 @@
-"""The answer about the network between the machines."""
+"""The answer about the network between the machines: a row for each reason."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from dragoman.prediction.questions import USUAL_LOCAL_STEPS
 from dragoman.prediction.step_model import ALONE, Prediction, Scenario, predict
-from dragoman.prediction.sync_choice import WAYS, choose_way, is_slower
-from dragoman.report.answers.answer import Answer, Confidence, Tone, facts_of, unknown
+from dragoman.prediction.sync_choice import choose_local_steps, choose_way, is_slower
+from dragoman.report.answers.answer import Answer, Confidence, Row, Tone, facts_of, unknown
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.bottleneck import Network, StepTimes
+from dragoman.report.findings.bottleneck import Network, NetworkReason, StepTimes
 from dragoman.thresholds import (
     NETWORK_IS_BOTTLENECK,
     NETWORK_IS_NOT_BOTTLENECK,
@@ -24,94 +24,214 @@ from dragoman.wording import (
     plural,
 )
 
+_QUESTION = "Was the network the bottleneck?"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What a row may speak of."""
+
+    findings: Findings
+    found: Network
+    times: StepTimes
+    workers: int
+    unseen: tuple[str, ...]  # Machines of the run whose traffic is not known.
+    alone: Prediction | None  # One worker alone, if there were several.
+
+    @property
+    def slower(self) -> str:
+        """Whether several machines were a loss; inside one, a prediction is not as sure as that."""
+        found, times, alone = self.found, self.times, self.alone
+        if alone is None or found.machines < 2 or times.are_few:
+            return ""
+        if not is_slower(times.mean, alone.seconds_step):
+            return ""
+        return (
+            f"The {found.machines:,} machines took {times.mean / alone.seconds_step:.1f} times as "
+            f"long as one worker alone would, {in_time(alone.seconds_step)} a step."
+        )
+
+    @property
+    def straggler(self) -> str:
+        return straggler_words(self.found, self.times)
+
 
 def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by exposed communication, against what bytes and links can explain."""
     found, times = findings.network, findings.latest_times
-    question = "Was the network the bottleneck?"
     if found is None or times is None:
         words = "No step has been measured, so nothing can be said."
-        return unknown("network_bottleneck", question, words, "Let the run make a few steps.")
-    tones: dict[str, Tone] = {"yes": "bad", "no": "good"}
-    unseen = _unseen_hosts(evidence, found)
-    confidence: Confidence = "high" if found.agrees and not unseen else "medium"
-    note = f"{in_percent(found.network_share)} of each step"
-    if found.verdict == "single machine":
-        confidence, note = "high", plural(evidence.workers, "worker")
-    alone = _one_worker(findings)
-    slower = "" if alone is None else _slower_than_one(found, times, alone)
-    note += "; slower than one worker" if slower else ""
-    if _waits_inside(found, times) or (slower and found.verdict == "no"):
-        tones[found.verdict] = "caution"
-    facts = facts_of(found) | {"seconds_per_step": times.mean, "steps": times.steps}
-    return Answer(
-        id="network_bottleneck",
-        question=question,
-        verdict=found.verdict,
-        headline=found.verdict.capitalize(),
-        tone=tones.get(found.verdict, "plain"),
-        note=note if np.isfinite(found.network_share) else "",
-        answer=_network_words(found, times, slower),
-        evidence=facts | {"one_worker_seconds": alone.seconds_step if alone else None},
-        confidence="low" if found.verdict == "unclear" else confidence,
-        next_step=_network_advice(found, times, findings, bool(slower)),
-        details=_network_details(found, unseen),
-    )
-
-
-def _one_worker(findings: Findings) -> Prediction | None:
-    """What one worker alone would do, if there were several."""
-    run = findings.calibration
-    return predict(run, ALONE) if run is not None and run.workers > 1 else None
-
-
-def _slower_than_one(found: Network, times: StepTimes, alone: Prediction) -> str:
-    """Whether several machines were a loss; inside one, a prediction is not as sure as that."""
-    if found.machines < 2 or times.are_few or not is_slower(times.mean, alone.seconds_step):
-        return ""
-    return (
-        f"the {found.machines:,} machines took {times.mean / alone.seconds_step:.1f} times as long "
-        f"as one worker alone would, {in_time(alone.seconds_step)} a step"
-    )
-
-
-def _unseen_hosts(evidence: Evidence, found: Network) -> list[str]:
-    """Machines of the run whose traffic is not known."""
+        return unknown("network_bottleneck", _QUESTION, words, "Let the run make a few steps.")
     seen = {traffic.host for traffic in found.traffic}
-    return [host for host in evidence.hosts if host not in seen]
+    unseen = tuple(host for host in evidence.hosts if host not in seen)
+    run = findings.calibration
+    alone = predict(run, ALONE) if run is not None and run.workers > 1 else None
+    case = _Case(findings, found, times, evidence.workers, unseen, alone)
+    facts = facts_of(found) | {
+        "seconds_per_step": times.mean,
+        "steps": times.steps,
+        "one_worker_seconds": alone.seconds_step if alone else None,
+    }
+    row = ROWS[found.reason]
+    return row.answer("network_bottleneck", _QUESTION, facts, case, _details(found, unseen))
 
 
-def _waits_inside(found: Network, times: StepTimes) -> bool:
-    """Whether workers wait long though no network is between them."""
-    is_long = found.exposed_seconds >= NETWORK_IS_BOTTLENECK.value * times.mean
-    return found.verdict == "single machine" and is_long
+def _workers(case: _Case) -> str:
+    return plural(case.workers, "worker")
 
 
-def _network_words(found: Network, times: StepTimes, slower: str) -> str:
-    if found.verdict == "single machine":
-        words = "All workers are on one machine: no network took part."
-        if _waits_inside(found, times):
-            words += (
-                f" Yet {in_time(found.exposed_seconds)} of each step of {in_time(times.mean)} "
-                f"({in_percent(times.share('exposed communication'))}) is waiting for each other."
+def _share(case: _Case) -> str:
+    slower = "; slower than one worker" if case.slower else ""
+    return f"{in_percent(case.found.network_share)} of each step{slower}"
+
+
+def _and(why: str | Callable[[_Case], str]) -> Callable[[_Case], str]:
+    """How long steps wait for the network, and why no more can be said, if so."""
+
+    def words(case: _Case) -> str:
+        found, times = case.found, case.times
+        waiting = (
+            f"Steps take {in_time(times.mean)} on average, {in_time(found.network_seconds)} of it "
+            f"({in_percent(found.network_share)}) waiting for the network; on an infinite network "
+            f"they would take the rest, {in_time(found.infinite_network_seconds)}."
+        )
+        reason = why(case) if callable(why) else why
+        more = "; ".join(one for one in (reason, case.slower.removesuffix(".")) if one)
+        return f"{waiting} {more[0].upper()}{more[1:]}." if more else waiting
+
+    return words
+
+
+def _advice(first: str | Callable[[_Case], str]) -> Callable[[_Case], str]:
+    """What to do, and who holds the others up."""
+
+    def words(case: _Case) -> str:
+        advice = first(case) if callable(first) else first
+        return f"{advice} {case.straggler}".strip() or "Nothing to do."
+
+    return words
+
+
+def _if_not_a_loss(advice: str) -> Callable[[_Case], str]:
+    """Unless one worker alone would be faster, which is worth more than anything else."""
+
+    def words(case: _Case) -> str:
+        if case.slower:
+            return "" if case.straggler else "Train on one machine, or give each worker more to do."
+        return advice
+
+    return words
+
+
+def _confidence(case: _Case) -> Confidence:
+    return "high" if case.found.agrees and not case.unseen else "medium"
+
+
+def _tone_if_small(case: _Case) -> Tone:
+    return "caution" if case.slower else "good"
+
+
+_MEASURE_AGAIN = _advice(
+    _if_not_a_loss("Run `dragoman check` to measure machines and links again.")
+)
+_MORE_STEPS = _advice(_if_not_a_loss("Let the run make more steps."))
+
+ROWS: Mapping[NetworkReason, Row[_Case]] = {
+    "single machine": Row(
+        verdict="single machine",
+        tone="plain",
+        confidence="high",
+        note=_workers,
+        words="All workers are on one machine: no network took part.",
+        advice=lambda case: case.straggler or "Nothing to do.",
+    ),
+    "waits inside one machine": Row(
+        verdict="single machine",
+        tone="caution",
+        confidence="high",
+        note=_workers,
+        words=lambda case: (
+            "All workers are on one machine: no network took part. Yet "
+            f"{in_time(case.found.exposed_seconds)} of each step of {in_time(case.times.mean)} "
+            f"({in_percent(case.times.share('exposed communication'))}) is waiting for each other."
+        ),
+        advice=lambda case: (
+            case.straggler
+            or "Start a new run that exchanges less: fewer workers, more tokens between two "
+            'exchanges (batches.tokens_per_step), or distributed.compression = "bf16".'
+        ),
+    ),
+    "machines not known": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_share,
+        words=_and("but the machines are not known"),
+        advice=_MEASURE_AGAIN,
+    ),
+    "waits not known": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note="",
+        words="The steps do not say how long they waited for gradients of other machines.",
+        advice=lambda case: (_MORE_STEPS if case.times.are_few else _MEASURE_AGAIN)(case),
+    ),
+    "few steps": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_share,
+        words=_and("but too few steps were made"),
+        advice=_MORE_STEPS,
+    ),
+    "small share": Row(
+        verdict="no",
+        tone=_tone_if_small,
+        confidence=_confidence,
+        note=_share,
+        words=_and(""),
+        advice=_advice(_if_not_a_loss("")),
+    ),
+    "middling share": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_share,
+        words=_and(
+            f"that is between {in_percent(NETWORK_IS_NOT_BOTTLENECK.value)} (no) and "
+            f"{in_percent(NETWORK_IS_BOTTLENECK.value)} (yes)"
+        ),
+        advice=_MEASURE_AGAIN,
+    ),
+    "unexplained wait": Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note=_share,
+        words=_and(
+            lambda case: (
+                "the bytes of an exchange need only "
+                f"{in_time(case.found.exchange_seconds or 0.0)}, so the "
+                "workers must be waiting for something else"
             )
-        return words
-    if not np.isfinite(found.network_share):
-        return "The steps do not say how long they waited for gradients of other machines."
-    words = (
-        f"Steps take {in_time(times.mean)} on average, {in_time(found.network_seconds)} of it "
-        f"({in_percent(found.network_share)}) waiting for the network; on an infinite network "
-        f"they would take the rest, {in_time(found.infinite_network_seconds)}."
-    )
-    more = [_why_unclear(found, times)] if found.verdict == "unclear" else []
-    more += [slower] if slower else []
-    joined = "; ".join(more)
-    return f"{words} {joined[0].upper()}{joined[1:]}." if more else words
+        ),
+        advice=_MEASURE_AGAIN,
+    ),
+    "large share": Row(
+        verdict="yes",
+        tone="bad",
+        confidence=_confidence,
+        note=_share,
+        words=_and(""),
+        advice=_advice(lambda case: f"{_remedy(case.findings)} The what-if table has more."),
+    ),
+}
 
 
-def _network_details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
+def _details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
     """What the verdict was held against."""
-    if found.verdict == "single machine" or not np.isfinite(found.network_share):
+    if found.machines == 1 or not np.isfinite(found.network_share):
         return ()
     details = []
     if found.model_infinite_seconds is not None:
@@ -140,40 +260,6 @@ def _network_details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
     return tuple(details)
 
 
-def _why_unclear(found: Network, times: StepTimes) -> str:
-    if times.are_few:
-        return "but too few steps were made"
-    no, yes = NETWORK_IS_NOT_BOTTLENECK.value, NETWORK_IS_BOTTLENECK.value
-    if no <= found.network_share < yes:
-        return f"that is between {in_percent(no)} (no) and {in_percent(yes)} (yes)"
-    if found.network_share >= yes and not found.is_explained:
-        return (
-            f"the bytes of an exchange need only {in_time(found.exchange_seconds or 0.0)}, so "
-            "the workers must be waiting for something else"
-        )
-    return "but the machines are not known"
-
-
-def _network_advice(found: Network, times: StepTimes, findings: Findings, is_loss: bool) -> str:
-    straggler = straggler_words(found, times)
-    if found.verdict == "single machine":
-        if not straggler and _waits_inside(found, times):
-            return (
-                "Start a new run that exchanges less: fewer workers, more tokens between two "
-                'exchanges (batches.tokens_per_step), or distributed.compression = "bf16".'
-            )
-        return straggler or "Nothing to do."
-    if found.verdict == "yes":
-        advice = f"{_remedy(findings)} The what-if table has more."
-    elif is_loss:
-        advice = "" if straggler else "Train on one machine, or give each worker more to do."
-    elif found.verdict == "unclear" and not times.are_few:
-        advice = "Run `dragoman check` to measure machines and links again."
-    else:
-        advice = "Let the run make more steps." if found.verdict == "unclear" else ""
-    return f"{advice} {straggler}".strip() or "Nothing to do."
-
-
 def straggler_words(found: Network, times: StepTimes) -> str:
     """Name the worker that the others wait for, if there is one."""
     straggler = found.straggler
@@ -187,7 +273,8 @@ def straggler_words(found: Network, times: StepTimes) -> str:
         f"Worker {straggler.worker}{where} is the slowest in "
         f"{in_percent(straggler.share_of_steps)} of steps and computes "
         f"{in_time(straggler.seconds_behind)} ({in_percent(share)} of a step) longer than the "
-        f"fastest: look at {'that machine' if found.machines > 1 else 'what else runs beside it'}."
+        f"fastest: look at {'that machine' if found.machines > 1 else 'what else runs beside it'}"
+        + (", or let distributed.balance give it fewer rows." if found.machines > 1 else ".")
     )
 
 
@@ -200,8 +287,9 @@ def _remedy(findings: Findings) -> str:
     if run.compression == "none":
         ways['Start a new run with distributed.compression = "bf16"'] = Scenario(compression="bf16")
     if run.local_steps == 1:
-        local = f"Start a new run with {USUAL_LOCAL_STEPS} local steps in bf16 (distributed.sync)"
-        ways[local] = WAYS[-1]
+        way = choose_local_steps(run)
+        steps = f"{way.local_steps} local steps in {way.compression}"
+        ways[f'Start a new run with distributed.sync = "auto" ({steps})'] = way
     if not ways:
         return (
             "Start a new run with more distributed.local_steps, or cut them into "

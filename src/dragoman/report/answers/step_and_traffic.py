@@ -130,6 +130,6 @@ def _correlation_advice(found: TrafficCorrelation | None, network: Network | Non
     other = found.with_other_traffic
     if found.correlation.low > 0 or (other and other.low > 0):
         return "Find out who else uses the link, or give the run a faster one."
-    if network is not None and network.verdict == "yes":
+    if network is not None and network.reason == "large share":
         return "See the answer about the bottleneck: sending fewer bytes shortens every step."
     return "Nothing to do."

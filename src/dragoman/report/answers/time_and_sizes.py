@@ -9,6 +9,7 @@ from dragoman.config import ModelSettings, OptimizerKind, moments_kept, shape_of
 from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, unknown
+from dragoman.report.answers.corpus_mix import mix_facts, mix_sentences
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.json_lines import table_of
 from dragoman.report.evidence.series import NAN
@@ -159,7 +160,9 @@ def training_set(evidence: Evidence, findings: Findings) -> Answer:
             "tokens": tokens,
             "vocabulary": list(manifest.vocabulary.sizes) or None,
             "languages": dict(manifest.languages) or None,
+            "corpora": mix_facts(evidence) or None,
         },
+        details=mix_sentences(evidence),
         confidence="high",
         next_step="Nothing to do."
         if share < MUCH_REMOVED.value

@@ -17,6 +17,7 @@ from dragoman.report.comparison.differences import (
     way_of_counting_loss,
     way_of_scoring,
 )
+from dragoman.report.comparison.parent_and_child import family_facts
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.evidence.series import Floats, envelope
 from dragoman.report.findings.analysis import analyse
@@ -39,7 +40,7 @@ def compare_runs(first: Path, second: Path, output: Path, now: float | None = No
     pictures = {"curves": drawn([picture for picture in _pictures(sides) if picture])}
     settings = differing(*(flat_settings(side.evidence.settings) for side in sides))
     identity = differing(*(_identity(side.evidence) for side in sides))
-    facts = facts_of(*sides)
+    facts = [*family_facts(*sides), *facts_of(*sides)]
     values = {
         "labels": [side.label for side in sides],
         "facts": [fact["words"] for fact in facts],

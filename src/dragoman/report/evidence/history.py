@@ -56,6 +56,8 @@ class History:
     train: TrainSteps
     lost: TrainSteps
     evaluations: tuple[Evaluations, ...]
+    # Also those before the first step, and of sets of the run that this one started from.
+    all_evaluations: tuple[Logged[Evaluation], ...]
     lost_evaluation_seconds: float
     checkpoints: tuple[Logged[CheckpointSaved], ...]
     failed_checkpoints: tuple[Logged[CheckpointFailed], ...]
@@ -104,11 +106,13 @@ def read_history(path: Path, missing: list[str]) -> History:
     train = _without_doubles(log.steps.take(~void), missing)
     measured = _up_to_latest_attempt(kept, train)
     calibrations = _of_type(Calibration, measured)
+    evaluated = _of_type(Evaluation, kept)
     ends = [line.event for line in kept if line.kind in ("stop", *BEGINNINGS)][-1:]
     return History(
         train=train,
         lost=log.steps.take(void),
-        evaluations=evaluations_of(_of_type(Evaluation, kept)),
+        evaluations=evaluations_of([one for one in evaluated if one.step and not one.event.is_old]),
+        all_evaluations=tuple(evaluated),
         lost_evaluation_seconds=lost_evaluation_seconds,
         checkpoints=tuple(
             replace(line, event=_zero_unknown(line.event))

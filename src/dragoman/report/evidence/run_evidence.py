@@ -12,7 +12,8 @@ import numpy as np
 from dragoman.corpus.manifest import Manifest
 from dragoman.documents import number_or_none, parse_leniently
 from dragoman.errors import UserError
-from dragoman.records import CheckpointIndex, Provenance, SampleTranslation
+from dragoman.records import CheckpointIndex, CorpusStep, Provenance, SampleTranslation
+from dragoman.report.evidence.corpus_counts import read_corpus_counts
 from dragoman.report.evidence.history import Attempt, History, read_history
 from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of, whole_number
 from dragoman.report.evidence.kept_checkpoints import read_checkpoints
@@ -41,6 +42,7 @@ class Evidence:
     checkpoints: CheckpointIndex
     samples: tuple[SampleTranslation, ...]
     missing: tuple[str, ...]  # What is damaged, absent or odd, in sentences.
+    corpora: Mapping[str, CorpusStep]  # How often each corpus of a mix was read.
 
     @property
     def attempt(self) -> Attempt | None:
@@ -79,6 +81,12 @@ class Evidence:
         if self.local_steps == 1:
             return 1
         return max(1, whole_number(self.setting("distributed", "local_fragments")))
+
+    @property
+    def local_delay(self) -> int | None:
+        """Steps that a part may travel; None if it may until the next one sets out."""
+        delay = self.setting("distributed", "local_delay")
+        return None if delay is None else whole_number(delay)
 
     @property
     def goodput(self) -> float:
@@ -144,6 +152,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
         checkpoints=checkpoints,
         samples=samples,
         missing=tuple(missing),
+        corpora=read_corpus_counts(folder.metrics),
     )
 
 
@@ -225,7 +234,7 @@ def _course_of_events(history: History) -> list[str]:
     if again:
         steps = ", ".join(f"{one.step:,}" for one in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""
-        vain = f"{plural(len(history.lost), 'step')} made in vain count as time only"
+        vain = f"{plural(len(history.lost), 'step')} that had to be repeated count as time only"
         notices.append(
             f"The run was taken up again {plural(len(again), 'time')} (at step {steps}{more}); "
             f"{vain if len(history.lost) else 'nothing lost'}"

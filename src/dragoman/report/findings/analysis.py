@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dragoman.prediction.questions import usual_questions
+from dragoman.prediction.run_schedule import RunSchedule, schedule_of
 from dragoman.prediction.step_model import MeasuredRun, Prediction, whatif_table
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.bottleneck import Network, StepTimes, judge_network, measure_steps
@@ -10,7 +11,6 @@ from dragoman.report.findings.convergence import Convergence, Learning, judge_le
 from dragoman.report.findings.gpus import GpuJudgement, judge_gpus
 from dragoman.report.findings.measured_run import calibrate
 from dragoman.report.findings.overfitting import Overfitting
-from dragoman.report.findings.run_schedule import RunSchedule, schedule_of
 from dragoman.report.findings.timeline import Duration, split_duration
 from dragoman.report.findings.traffic import TrafficCorrelation, correlate_with_steps
 

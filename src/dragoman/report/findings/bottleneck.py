@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from dragoman.prediction.network import hideable_seconds, ring_hops
+from dragoman.prediction.network import hideable_seconds, ring_hops, travelling_steps
 from dragoman.records import Calibration
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.series import NAN, Floats, mean_of_known
@@ -23,7 +23,17 @@ from dragoman.thresholds import (
     WARM_UP_STEPS,
 )
 
-NetworkVerdict = Literal["yes", "no", "unclear", "single machine"]
+NetworkReason = Literal[
+    "single machine",
+    "waits inside one machine",
+    "machines not known",
+    "waits not known",
+    "few steps",
+    "small share",
+    "middling share",
+    "unexplained wait",
+    "large share",
+]
 
 PHASES = {
     "data": "seconds_data",
@@ -73,7 +83,7 @@ class Straggler:
 class Network:
     """Whether the workers wait for the network, and how well that is understood."""
 
-    verdict: NetworkVerdict
+    reason: NetworkReason
     machines: int
     local_steps: int  # From one exchange to the next.
     exposed_seconds: float
@@ -161,7 +171,7 @@ def judge_network(evidence: Evidence, times: StepTimes) -> Network:
             model = max(0.0, exchange - hidden) / local_steps, exchange / local_steps
     ahead = mean_of_known(steady.seconds_compute - steady.fastest_seconds)
     network = Network(
-        verdict="unclear",
+        reason="waits not known",
         machines=len(evidence.hosts),
         local_steps=local_steps,
         exposed_seconds=exposed,
@@ -179,7 +189,7 @@ def judge_network(evidence: Evidence, times: StepTimes) -> Network:
         traffic=measure_traffic(evidence) if len(evidence.hosts) > 1 else (),
     )
     return replace(
-        network, verdict=_verdict(network, times), agrees=_model_agrees(network, times.mean)
+        network, reason=_reason(network, times), agrees=_model_agrees(network, times.mean)
     )
 
 
@@ -204,7 +214,8 @@ def _could_hide(evidence: Evidence, steady: TrainSteps, compute: float) -> float
     """Seconds of an exchange that can run beside the computing, as predictions have it."""
     if evidence.local_steps == 1:
         return hideable_seconds(compute, micro_batches_of(evidence, steady))
-    return evidence.local_steps * compute if evidence.local_fragments > 1 else 0.0
+    steps = travelling_steps(evidence.local_steps, evidence.local_fragments, evidence.local_delay)
+    return steps * compute
 
 
 def micro_batches_of(evidence: Evidence, steady: TrainSteps) -> int:
@@ -234,16 +245,22 @@ def _model_agrees(network: Network, step_seconds: float) -> bool | None:
     )
 
 
-def _verdict(network: Network, times: StepTimes) -> NetworkVerdict:
+def _reason(network: Network, times: StepTimes) -> NetworkReason:
     if network.machines == 1:
-        return "single machine"
-    if not network.machines or times.are_few or not np.isfinite(network.network_share):
-        return "unclear"
+        is_long = network.exposed_seconds >= NETWORK_IS_BOTTLENECK.value * times.mean
+        return "waits inside one machine" if is_long else "single machine"
+    if not np.isfinite(network.network_share):
+        return "waits not known"
+    if times.are_few:
+        return "few steps"
+    if not network.machines:
+        return "machines not known"
     if network.network_share < NETWORK_IS_NOT_BOTTLENECK.value:
-        return "no"
+        return "small share"
+    if network.network_share < NETWORK_IS_BOTTLENECK.value:
+        return "middling share"
     # Workers that wait much longer than the bytes take are waiting for something else.
-    is_large = network.network_share >= NETWORK_IS_BOTTLENECK.value
-    return "yes" if is_large and network.is_explained else "unclear"
+    return "large share" if network.is_explained else "unexplained wait"
 
 
 def _find_straggler(evidence: Evidence, steady: TrainSteps) -> Straggler | None:

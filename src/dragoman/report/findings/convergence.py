@@ -7,20 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from dragoman.report.evidence.series import NAN, Floats
+from dragoman.prediction.learning_curve import Forecast
+from dragoman.prediction.outlook import MEANINGFUL, Measure, Outlook, look_ahead
+from dragoman.prediction.run_schedule import RunSchedule, Stage
+from dragoman.report.evidence.series import NAN
 from dragoman.report.evidence.step_series import Evaluations, TrainSteps
-from dragoman.report.findings.curves import LOG_FURTHER, coverage_each, last_third, trend_over_steps
-from dragoman.report.findings.intervals import Trend
-from dragoman.report.findings.overfitting import Overfitting, Verdict, judge_overfitting
-from dragoman.report.findings.run_schedule import RunSchedule, Stage
-from dragoman.thresholds import (
-    DRIFTING_NOISE,
-    HARDLY_A_TRANSLATION,
-    MEANINGFUL_BLEU_GAIN,
-    MEANINGFUL_LOSS_GAIN,
-    STEPS_WITHOUT_NUMBER,
-    Threshold,
-)
+from dragoman.report.findings.overfitting import Overfitting, judge_overfitting
+from dragoman.thresholds import HARDLY_A_TRANSLATION, LIKELY, STEPS_WITHOUT_NUMBER, UNLIKELY
 
 ConvergenceReason = Literal[
     "diverged",
@@ -28,40 +21,38 @@ ConvergenceReason = Literal[
     "past its best",
     "few evaluations",
     "still improving",
-    "improving as the rate runs down",
-    "nothing to gain",
-    "hardly translates",
-    "nothing left in the schedule",
     "rate still to fall",
-    "gain within noise",
+    "longer schedule helps",
+    "gain uncertain",
+    "hardly translates",
+    "at the ceiling",
+    "nothing to gain",
+    "nothing left in the schedule",
 ]
-Measure = Literal["loss", "BLEU"]
-
-HIGHEST_BLEU = 100.0
-MEANINGFUL: dict[Measure, Threshold] = {"loss": MEANINGFUL_LOSS_GAIN, "BLEU": MEANINGFUL_BLEU_GAIN}
+NOTHING_KNOWN = Outlook(None, None, is_at_ceiling=False)
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What 50% more steps would bring, with its interval; positive is better."""
+    """What half as many steps again would bring; positive is better."""
 
     expected: float
-    low: float
+    low: float  # Nine times out of ten the gain lies between these.
     high: float
-    slowing: float  # Expected as part of what a straight line over ln(step) would bring.
-    per_thousand_steps: float  # Slope at the last step; negative for a falling loss.
-    trend: Trend  # Of the last third.
+    probability: float  # Of a gain worth having.
+    noise: float  # Standard deviation of one evaluation.
+    models: dict[str, float]  # How much each family of curves has to say.
 
 
 @dataclass(frozen=True)
 class Convergence:
     """Whether the run had more to learn."""
 
-    verdict: Verdict
     reason: ConvergenceReason
+    probability: float  # That half as many steps again bring what is worth having.
     loss: Gain | None
     bleu: Gain | None
-    evaluations: int  # In the last third.
+    evaluations: int
     diverged_at: int | None  # First step of the training loss's final stretch of NaN.
     guessing_loss: float  # Of guessing among all words; infinite if not known.
     rate: Stage
@@ -72,18 +63,13 @@ class Convergence:
         both: tuple[tuple[Measure, Gain | None], ...] = (("loss", self.loss), ("BLEU", self.bleu))
         return {measure: gain for measure, gain in both if gain is not None}
 
-    @property
-    def noise_drifts(self) -> bool:
-        """Whether neighbouring evaluations err together, so that intervals are too narrow."""
-        trends = [gain.trend for gain in self.gains.values()]
-        return any(line.likely_autocorrelation > DRIFTING_NOISE.value for line in trends)
-
 
 @dataclass(frozen=True)
 class Learning:
     """What one validation set says."""
 
     evaluations: Evaluations | None
+    outlook: Outlook
     overfitting: Overfitting
     convergence: Convergence
 
@@ -106,78 +92,85 @@ def judge_learning(
 ) -> tuple[Learning, ...]:
     """Judge by every validation set, the first of which decides what is best; at least once."""
     found = []
-    for evaluations in sets or (None,):
-        overfitting = judge_overfitting(evaluations)
-        convergence = judge_convergence(evaluations, train, schedule, overfitting, guessing_loss)
-        found.append(Learning(evaluations, overfitting, convergence))
+    for one in sets or (None,):
+        ahead = look_ahead(one.step, one.loss, one.bleu, schedule) if one else NOTHING_KNOWN
+        overfitting = judge_overfitting(one, ahead)
+        convergence = judge_convergence(one, ahead, train, schedule, overfitting, guessing_loss)
+        found.append(Learning(one, ahead, overfitting, convergence))
     return tuple(found)
 
 
 def judge_convergence(
     evaluations: Evaluations | None,
+    ahead: Outlook,
     train: TrainSteps,
     schedule: RunSchedule | None,
     overfitting: Overfitting,
     guessing_loss: float,
 ) -> Convergence:
-    """Extrapolate loss and BLEU of the last third, on a logarithmic scale of steps."""
-    gains: dict[Measure, Gain] = {}
-    late = 0
-    if evaluations is not None:
-        late = int(last_third(evaluations.step).sum())
-        gains = _gains(evaluations)
+    """Judge by the probability that half as many steps again would bring something."""
     rate: Stage = "has no end"
     if schedule is not None and len(train):
         rate = schedule.stage(train.step[-1], train.learning_rate[-1])
     diverged_at = _diverged_at(train, evaluations)
-    verdict: tuple[Verdict, ConvergenceReason] = ("no", "diverged")
+    reason: ConvergenceReason = "diverged"
     if diverged_at is None:
-        verdict = _convergence_verdict(evaluations, gains, rate, overfitting, guessing_loss)
-    both = gains.get("loss"), gains.get("BLEU")
-    return Convergence(*verdict, *both, late, diverged_at, guessing_loss, rate)
+        reason = _reason(evaluations, ahead, rate, overfitting, guessing_loss)
+    gains = {measure: _gain(measure, found) for measure, found in ahead.forecasts.items()}
+    return Convergence(
+        reason,
+        probability=ahead.probability,
+        loss=gains.get("loss"),
+        bleu=gains.get("BLEU"),
+        evaluations=0 if evaluations is None else len(evaluations),
+        diverged_at=diverged_at,
+        guessing_loss=guessing_loss,
+        rate=rate,
+    )
 
 
-def is_improving(measure: Measure, gain: Gain) -> bool:
-    """Whether a gain is there, and worth having."""
-    return gain.low > 0 and gain.expected >= MEANINGFUL[measure].value
+def _gain(measure: Measure, found: Forecast) -> Gain:
+    low, high = np.quantile(found.gain, (0.05, 0.95))
+    return Gain(
+        expected=float(np.median(found.gain)),
+        low=float(low),
+        high=float(high),
+        probability=found.gain_probability(MEANINGFUL[measure]),
+        noise=found.noise,
+        models=found.families,
+    )
 
 
-def may_improve(measure: Measure, gain: Gain) -> bool:
-    """Whether a gain worth having cannot be excluded."""
-    return gain.high >= MEANINGFUL[measure].value
-
-
-def _convergence_verdict(
+def _reason(
     evaluations: Evaluations | None,
-    gains: dict[Measure, Gain],
+    ahead: Outlook,
     rate: Stage,
     overfitting: Overfitting,
     guessing_loss: float,
-) -> tuple[Verdict, ConvergenceReason]:
+) -> ConvergenceReason:
     if evaluations is None:
-        return "unclear", "few evaluations"
+        return "few evaluations"
     if evaluations.lowest_loss >= guessing_loss:
-        return "no", "no better than guessing"
-    improving = any(is_improving(measure, gain) for measure, gain in gains.items())
-    translates_better = improving and overfitting.reason == "turned but BLEU rises"
+        return "no better than guessing"
+    probability = ahead.probability  # NaN is neither likely nor unlikely.
+    translates_better = probability > LIKELY.value and overfitting.reason == "turned but BLEU rises"
     if overfitting.has_turned and not translates_better:
-        return "no", "past its best"
-    if not gains:
-        return "unclear", "few evaluations"
-    if improving:
-        # Whether more steps or the end of the schedule brought it cannot be told apart.
+        return "past its best"
+    if not ahead.forecasts:
+        return "few evaluations"
+    if probability > LIKELY.value:
         if rate == "has run down":
-            return "unclear", "improving as the rate runs down"
-        return "no", "still improving"
-    if any(may_improve(measure, gain) for measure, gain in gains.items()):
-        return "unclear", "gain within noise"
-    if rate == "is still to fall":
-        return "unclear", "rate still to fall"
+            return "longer schedule helps"
+        return "rate still to fall" if rate == "is still to fall" else "still improving"
+    if not probability < UNLIKELY.value:
+        return "gain uncertain"
     if evaluations.best_bleu < HARDLY_A_TRANSLATION.value:
-        return "no", "hardly translates"
+        return "hardly translates"
+    if ahead.is_at_ceiling:
+        return "at the ceiling"
     if rate == "has run down":
-        return "yes", "nothing left in the schedule"
-    return "yes", "nothing to gain"
+        return "nothing left in the schedule"
+    return "nothing to gain"
 
 
 def _diverged_at(train: TrainSteps, evaluations: Evaluations | None) -> int | None:
@@ -193,52 +186,3 @@ def _diverged_at(train: TrainSteps, evaluations: Evaluations | None) -> int | No
     else:
         is_lost = len(train) - first >= STEPS_WITHOUT_NUMBER.value
     return step if is_lost else None
-
-
-def _gains(evaluations: Evaluations) -> dict[Measure, Gain]:
-    """What is known of loss and BLEU; where both are, either may say that the run improves."""
-    step, loss, bleu = evaluations.step, evaluations.loss, evaluations.bleu
-    coverage = coverage_each(2 if np.isfinite(bleu).any() else 1)
-    gains: dict[Measure, Gain | None] = {
-        "loss": _gain(step, loss, -1, 0.0, coverage),
-        "BLEU": _gain(step, bleu, 1, HIGHEST_BLEU, coverage),
-    }
-    return {measure: gain for measure, gain in gains.items() if gain is not None}
-
-
-def _gain(step: Floats, values: Floats, sign: int, limit: float, coverage: float) -> Gain | None:
-    """Go on from the last third, slowing as learning did from the second third to it."""
-    late = last_third(step)
-    line = trend_over_steps(step[late], values[late], coverage)
-    if line is None:
-        return None
-    slope, low, high = _improvement(line, sign)
-    slowing = most_slowing = 1.0
-    second = ~late & (step > step[-1] / 3)
-    earlier = trend_over_steps(step[second], values[second], coverage)
-    if earlier is not None:
-        # Of a power law, slopes at equal distances in ln(step) form a geometric series.
-        exponent = LOG_FURTHER / (line.centre - earlier.centre)
-        earlier_slope, _, earlier_high = _improvement(earlier, sign)
-        slowing = _share(slope, earlier_slope) ** exponent
-        most_slowing = _share(low, earlier_high) ** exponent
-    room = max(0.0, sign * (limit - line.level))
-    return Gain(
-        expected=min(room, LOG_FURTHER * slope * slowing),
-        low=min(room, LOG_FURTHER * low * most_slowing),
-        high=min(room, LOG_FURTHER * high),
-        slowing=slowing,
-        per_thousand_steps=1000 * line.slope / float(step[-1]),
-        trend=line,
-    )
-
-
-def _improvement(line: Trend, sign: int) -> tuple[float, float, float]:
-    """The slope and its interval, positive if it is for the better."""
-    low, high = sorted((sign * line.low, sign * line.high))
-    return sign * line.slope, low, high
-
-
-def _share(now: float, before: float) -> float:
-    """One as part of the other; learning never speeds up, and a loss of ground does not slow."""
-    return min(1.0, now / before) if now > 0 and before > 0 else 1.0

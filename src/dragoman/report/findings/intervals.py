@@ -1,4 +1,4 @@
-"""Slopes, means and correlations with intervals that respect noise and autocorrelation."""
+"""Means and correlations with intervals that respect noise and autocorrelation."""
 
 import math
 from dataclasses import dataclass
@@ -11,23 +11,6 @@ NORMAL_975 = 1.959964
 COVERAGE = 0.95
 # Of Gauss and Legendre; so many give Student's t to nine digits.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
-
-
-@dataclass(frozen=True)
-class Trend:
-    """A straight line through a noisy series, with the interval of its slope."""
-
-    slope: float
-    low: float
-    high: float
-    centre: float  # Mean of x.
-    level: float  # Value of the line at the last point.
-    noise: float  # Standard deviation around a parabola.
-    points: int
-    effective_points: float
-    autocorrelation: float  # As the residuals show it.
-    likely_autocorrelation: float
-    coverage: float  # How often such an interval holds the true slope.
 
 
 @dataclass(frozen=True)
@@ -73,40 +56,6 @@ def effective_points(points: int, correlation: float, fewest: float) -> float:
     """As many independent points as say what these do, whose neighbours vary together."""
     together = min(max(correlation, 0.0), 0.99)
     return max(fewest, points * (1 - together) / (1 + together))
-
-
-def trend(x: Floats, y: Floats, coverage: float = COVERAGE) -> Trend:
-    """Fit a line; neighbours that vary together count for fewer points (Santer et al. 2000)."""
-    points = len(x)
-    spread = x - x.mean()
-    square = float(spread @ spread)
-    slope = float(spread @ (y - y.mean())) / square
-    # A parabola is taken out first: a bent curve is not a noisy one.
-    scaled = spread / np.abs(spread).max()
-    bend = np.column_stack((np.ones(points), scaled, scaled**2))
-    residuals = y - bend @ np.linalg.lstsq(bend, y, rcond=None)[0]
-    residuals[np.abs(residuals) < 1e-12 * np.abs(y).max(initial=1.0)] = 0.0
-    correlation = autocorrelation(residuals)
-    # Residuals around a line show (2 + 4r)/n too little (Marriott and Pope 1954).
-    likely = correlation + 2 / points
-    likely += 4 * max(likely, 0.0) / points
-    inflated = min(max(likely, 0.0), 0.99) if residuals.any() else 0.0
-    effective = effective_points(points, inflated, fewest=4.0)
-    square_sum = float(residuals @ residuals)
-    half = student_t(effective - 3, coverage) * math.sqrt(square_sum / (effective - 3) / square)
-    return Trend(
-        slope=slope,
-        low=slope - half,
-        high=slope + half,
-        centre=float(x.mean()),
-        level=float(y.mean() + slope * spread[-1]),
-        noise=math.sqrt(square_sum / (points - 3)),
-        points=points,
-        effective_points=effective,
-        autocorrelation=correlation,
-        likely_autocorrelation=inflated,
-        coverage=coverage,
-    )
 
 
 def lowest_mean(values: Floats) -> float:

@@ -72,6 +72,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
         compression=compression,
         local_steps=network.local_steps,
         local_fragments=evidence.local_fragments,
+        local_delay=evidence.local_delay,
         micro_batches=micro_batches,
         device=evidence.attempt.began.device if evidence.attempt else "cpu",
     )

@@ -1,24 +1,23 @@
 """Whether the loss on unseen text rises again while that on training text falls."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from dragoman.prediction.learning_curve import Forecast, running_median
+from dragoman.prediction.outlook import MEANINGFUL, Outlook, forecast_of
 from dragoman.report.evidence.series import NAN, Floats
 from dragoman.report.evidence.step_series import Evaluations
-from dragoman.report.findings.curves import (
-    LOG_FURTHER,
-    coverage_each,
-    evaluation_noise,
-    last_third,
-    running_median,
-    trend_over_steps,
+from dragoman.thresholds import (
+    EVALUATIONS_NEEDED,
+    LIKELY,
+    OVERFITTING_RISE,
+    RISE_BEYOND_NOISE,
+    UNLIKELY,
 )
-from dragoman.report.findings.intervals import Trend
-from dragoman.thresholds import EVALUATIONS_NEEDED, OVERFITTING_RISE, RISE_BEYOND_NOISE
 
-Verdict = Literal["yes", "no", "unclear"]
 OverfittingReason = Literal[
     "few evaluations",
     "at its minimum",
@@ -28,6 +27,8 @@ OverfittingReason = Literal[
     "turned but BLEU rises",
     "turned while training falls",
 ]
+# The deviation of a normal distribution, in medians of its absolute value.
+_DEVIATION_PER_MEDIAN = 1.4826
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,18 @@ class Rise:
 class Overfitting:
     """Whether the loss on unseen text rises while that on training text falls."""
 
-    verdict: Verdict
     reason: OverfittingReason
+    probability: float = NAN  # That the loss lies meaningfully above its minimum.
     best_step: int = 0
     best_loss: float = NAN
+    best_steps: tuple[int, int] = (0, 0)  # Nine times out of ten the minimum lies between these.
     last_step: int = 0
     last_loss: float = NAN
     without_number: int = 0  # Evaluations after the last step whose loss is no number.
     rise: Rise | None = None
     sample_rise: Rise | None = None
-    recent_change: Trend | None = None  # Eval loss over ln(step), over the last third at least.
-    eval_change: Trend | None = None  # The others: after the minimum.
-    train_change: Trend | None = None
-    bleu_change: Trend | None = None
+    sample_rise_probability: float = NAN  # Of the training sample's loss, since the best step.
+    bleu_rise_probability: float = NAN  # Of BLEU, by what is worth having, since the best step.
     gap_first: float = NAN  # Eval loss minus training sample's loss, at the first evaluation.
     gap_last: float = NAN
 
@@ -72,54 +72,60 @@ class Overfitting:
 
     @property
     def has_jumped(self) -> bool:
-        """Whether the rise needs no slope to be seen."""
+        """Whether the rise needs no curve to be seen."""
         return self.rise is not None and self.rise.is_beyond_noise
 
 
-def judge_overfitting(evaluations: Evaluations | None) -> Overfitting:
+def judge_overfitting(evaluations: Evaluations | None, ahead: Outlook) -> Overfitting:
     """Compare losses measured in the same mode, before and after the eval loss's minimum."""
     if evaluations is None:
-        return Overfitting("unclear", "few evaluations")
+        return Overfitting("few evaluations")
     series = evaluations.take(np.isfinite(evaluations.loss))
     if len(series) < 2:
         lost = len(evaluations) - len(series)
-        return Overfitting("unclear", "few evaluations", without_number=lost)
-    step, loss = series.step, series.loss
+        return Overfitting("few evaluations", without_number=lost)
+    step, loss, sample = series.step, series.loss, series.train_sample_loss
     turn, best = int(np.argmin(running_median(loss))), int(np.argmin(loss))
-    # The three that were chosen for being low must not witness that the others are higher.
-    after = np.arange(len(step)) > turn + 1
-    recent = after | last_third(step)
-    if after.sum() < EVALUATIONS_NEEDED.value:
-        after = recent
-    rise, sample_rise = (_rise(step, values, turn) for values in (loss, series.train_sample_loss))
-    recent_change = trend_over_steps(step[recent], loss[recent])
-    # A slope or a jump may say that the loss has turned.
-    eval_change = trend_over_steps(step[after], loss[after], coverage_each(2))
-    train_change, bleu_change = (
-        trend_over_steps(step[after], values[after])
-        for values in (series.train_sample_loss, series.bleu)
+    rise, sample_rise = (_rise(step, values, turn) for values in (loss, sample))
+    found = ahead.loss
+    probability = NAN if found is None else found.rise_probability(OVERFITTING_RISE.value)
+    sample_rises = bleu_rises = NAN
+    if rise.is_beyond_noise or probability >= UNLIKELY.value:
+        seen = forecast_of(step, sample, MEANINGFUL["loss"], 0.0, None)
+        sample_rises = _changed(seen, step[turn], OVERFITTING_RISE.value)
+        bleu_rises = 1 - _changed(ahead.bleu, step[turn], -MEANINGFUL["BLEU"])
+    reason = _reason(
+        rise, sample_rise, probability, sample_rises, bleu_rises, bool(np.isfinite(sample).any())
     )
-    gaps = loss - series.train_sample_loss
-    verdict, reason = _overfitting_verdict(
-        rise, sample_rise, recent_change, eval_change, train_change, bleu_change
-    )
+    gaps = loss - sample
     return Overfitting(
-        verdict,
         reason,
+        probability=probability,
         best_step=int(step[best]),
         best_loss=float(loss[best]),
+        best_steps=_between(found, int(step[best])),
         last_step=int(step[-1]),
         last_loss=float(loss[-1]),
         without_number=int((evaluations.step > step[-1]).sum()),
         rise=rise,
         sample_rise=sample_rise,
-        recent_change=recent_change,
-        eval_change=eval_change,
-        train_change=train_change,
-        bleu_change=bleu_change,
+        sample_rise_probability=sample_rises,
+        bleu_rise_probability=bleu_rises,
         gap_first=float(gaps[0]),
         gap_last=float(gaps[-1]),
     )
+
+
+def _changed(found: Forecast | None, since: float, by: float) -> float:
+    """How likely a measure has risen by so much since a step."""
+    return NAN if found is None else float((found.change_since(since) >= by).mean())
+
+
+def _between(found: Forecast | None, best: int) -> tuple[int, int]:
+    if found is None:
+        return best, best
+    low, high = np.quantile(found.best_step, (0.05, 0.95))
+    return round(low), round(high)
 
 
 def _rise(step: Floats, values: Floats, turn: int) -> Rise:
@@ -131,26 +137,36 @@ def _rise(step: Floats, values: Floats, turn: int) -> Rise:
     )
 
 
-def _overfitting_verdict(
+def _reason(
     rise: Rise,
     sample_rise: Rise,
-    recent_change: Trend | None,
-    eval_change: Trend | None,
-    train_change: Trend | None,
-    bleu_change: Trend | None,
-) -> tuple[Verdict, OverfittingReason]:
+    probability: float,
+    sample_rises: float,
+    bleu_rises: float,
+    has_sample: bool,
+) -> OverfittingReason:
     if not rise.is_beyond_noise:
-        if recent_change is None or eval_change is None:
-            return "unclear", "few evaluations"
-        if rise.mean < OVERFITTING_RISE.value or eval_change.low <= 0:
-            possible_rise = max(rise.mean, LOG_FURTHER * recent_change.high)
-            if possible_rise < OVERFITTING_RISE.value:
-                return "no", "at its minimum"
-            return "unclear", "rise within noise"
-    if train_change is None:
-        return "unclear", "turned, no training sample"
-    if train_change.low > 0 or sample_rise.is_beyond_noise:
-        return "no", "turned with the training sample"
-    if bleu_change is not None and bleu_change.low > 0:
-        return "unclear", "turned but BLEU rises"
-    return "yes", "turned while training falls"
+        if math.isnan(probability):
+            return "few evaluations"
+        if probability < UNLIKELY.value:
+            return "at its minimum"
+        if probability <= LIKELY.value:
+            return "rise within noise"
+    if not has_sample:
+        return "turned, no training sample"
+    if sample_rises > LIKELY.value or sample_rise.is_beyond_noise:
+        return "turned with the training sample"
+    if bleu_rises > LIKELY.value:
+        return "turned but BLEU rises"
+    return "turned while training falls"
+
+
+def evaluation_noise(step: Floats, values: Floats) -> float:
+    """Standard deviation of one evaluation after the first third; NaN with too few.
+
+    By the median difference of neighbours: neither a trend nor a jump makes it larger.
+    """
+    later = values[(step > step[-1] / 3) & np.isfinite(values)]
+    if len(later) < EVALUATIONS_NEEDED.value:
+        return NAN
+    return float(_DEVIATION_PER_MEDIAN * np.median(np.abs(np.diff(later))) / math.sqrt(2))

@@ -20,7 +20,9 @@ class Duration:
 
     wall: float
     parts: dict[str, float]  # They add up to the whole.
-    lost_steps: float  # The part of restarts that was steps, evaluations and saves made in vain.
+    lost_steps: (
+        float  # The part of restarts that was steps, evaluations and saves that were repeated.
+    )
     set_up: float  # The part of waiting between a start or resume and its first step.
     paused: float  # The part of waiting between an end and the resume after it.
     unexplained: float  # The part of waiting in long silences that nothing explains.
@@ -45,7 +47,7 @@ def split_duration(history: History) -> Duration:
         "evaluation": sum(float(np.nansum(series.seconds)) for series in history.evaluations),
         # Training stood still; writing in the background is free.
         "checkpoints": sum(write.event.seconds_blocking for write in history.checkpoints),
-        # Steps made in vain, and the way from a fault to the next step.
+        # Steps that were repeated, and the way from a fault to the next step.
         "restarts": lost_steps + recovery,
     }
     # Set-up, pauses, and what nothing explains.

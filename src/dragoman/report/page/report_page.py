@@ -11,6 +11,7 @@ from dragoman import __version__
 from dragoman.prediction.assumptions import assumptions_of
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer, plain
+from dragoman.report.answers.gained_and_forgotten import adaptation_answers
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.page.identity import (
@@ -51,7 +52,7 @@ def write_report(run: Path, now: float | None = None, output: Path | None = None
     moment = time.time() if now is None else now
     evidence = load_evidence(run, moment)
     findings = analyse(evidence)
-    answers = answer_all(evidence, findings)
+    answers = (*answer_all(evidence, findings), *adaptation_answers(evidence))
     pictures = {answer: drawn(chosen) for answer, chosen in pictures_of(evidence, findings).items()}
     values = _page_values(evidence, findings, answers, moment) | {"pictures": pictures}
     files = {
@@ -133,7 +134,7 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     end = evidence.history.end
     if end is not None and end.reason == "error":
         parts.append(f"stopped by an error: {end.detail}")
-    elif end is not None and end.reason in ("epochs", "hours", "patience"):
+    elif end is not None and end.reason in ("epochs", "hours", "patience", "gain_unlikely"):
         parts.append(f"ended by training.{end.reason}")
     return "; ".join(parts) + "." if parts else "No step has been logged."
 

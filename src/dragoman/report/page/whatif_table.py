@@ -219,6 +219,6 @@ def parse_bandwidth(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMGT]?)(bit|b|B)(?:/s|ps)?\s*", text)
     amount = float(match.group(1)) if match else 0.0
     if match is None or amount <= 0:
-        raise UserError(f"bandwidth {text!r}: write a number and a unit, as in 10Gbit or 100Mbit")
+        raise UserError(f"bandwidth {text!r}: give a number and a unit, as in 10Gbit or 100Mbit")
     factor = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match.group(2)]
     return amount * factor / (1 if match.group(3) == "B" else 8)

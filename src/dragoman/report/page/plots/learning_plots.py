@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dragoman.prediction.learning_curve import Forecast
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.series import Floats, envelope
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.convergence import Gain
-from dragoman.report.findings.curves import FURTHER_STEPS, LOG_FURTHER, last_third
 from dragoman.report.page.plots.canvas import (
     Panel,
     Picture,
@@ -81,7 +80,7 @@ def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
 
 def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     """BLEU over steps with its noise and where it would lead."""
-    series, gain = evidence.evaluations, findings.convergence.bleu
+    series, found = evidence.evaluations, findings.learning[0].outlook.bleu
     if series is None or not np.isfinite(series.bleu).any():
         return None
     known = np.isfinite(series.bleu)
@@ -91,42 +90,36 @@ def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         size = 3 if len(step) < 80 else 0
         label = f"BLEU ({series.name})"
         axes.plot(step, bleu, "o-", color=colour("green"), markersize=size, label=label)
-        if gain is not None:
-            _draw_trend(axes, gain, step)
+        if found is not None:
+            _draw_forecast(axes, found)
         _mark_restarts(axes, evidence)
 
-    trend = (
-        " The band over the last third holds 95% of evaluations around the trend; the dashed line "
-        "goes 50% further, slowing as learning did, with its interval of "
-        f"{100 * gain.trend.coverage:g}%."
-        if gain
+    words = (
+        " The line is the curve behind the noise, averaged over all that were fitted; dashed, "
+        "where half as many steps again would lead. It lies in the band 9 times out of 10."
+        if found
         else ""
     )
     return Picture(
         key="bleu",
         title="BLEU over steps",
-        caption="sacreBLEU of the detokenised output on the first validation set." + trend,
+        caption="sacreBLEU of the detokenised output on the first validation set." + words,
         panels=(Panel(draw),),
         y_label="BLEU",
         legend="lower right",
     )
 
 
-def _draw_trend(axes: "Axes", gain: Gain, step: Floats) -> None:
-    """The line through the last third with its noise, and what 50% more steps would bring."""
-    trend, tint, last = gain.trend, colour("purple"), float(step[-1])
-    late = step[last_third(step)]
-    line = trend.level + trend.slope * np.log(late / last)
-    noise = 1.96 * trend.noise
-    axes.plot(late, line, color=tint, lw=1.2)
+def _draw_forecast(axes: "Axes", found: Forecast) -> None:
+    """The curve behind the noise, and where 50% more steps would lead."""
+    tint = colour("purple")
+    low, middle, high = np.quantile(-found.path, (0.05, 0.5, 0.95), axis=0)
+    ahead = found.path_steps > found.last_step
+    axes.plot(found.path_steps[~ahead], middle[~ahead], color=tint, lw=1.2)
+    axes.plot(found.path_steps[ahead], middle[ahead], **dashed("purple", label="if it went on"))
     axes.fill_between(
-        late, line - noise, line + noise, color=tint, alpha=0.18, lw=0, label="95% of evaluations"
+        found.path_steps, low, high, color=tint, alpha=0.15, lw=0, label="9 times out of 10"
     )
-    further = np.linspace(last, FURTHER_STEPS * last, 40)
-    ahead = np.log(further / last) / LOG_FURTHER
-    middle, low, high = (trend.level + ahead * end for end in (gain.expected, gain.low, gain.high))
-    axes.plot(further, middle, **dashed("purple", label="if it went on"))
-    axes.fill_between(further, low, high, color=tint, alpha=0.10, lw=0)
 
 
 def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:

@@ -22,8 +22,8 @@ from dragoman.runs.folder import RunFolder
 from dragoman.serve import command
 from dragoman.serve.models import load_models
 from dragoman.serve.sentences import Sentence, join
-from serve.serving import get, in_background, post
-from serve.test_app import metric
+from served.serving import get, in_background, post
+from served.test_app import metric
 from support import dragoman_command, number_pairs, refusal, wait_until
 
 LINES = number_pairs(70_000, 30)[0]

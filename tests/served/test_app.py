@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.inference.translate import Translation
-from serve.serving import LIMITS, get, in_background, in_capitals, model, post, serving
+from served.serving import LIMITS, get, in_background, in_capitals, model, post, serving
 from support import wait_until
 
 FORM = "application/x-www-form-urlencoded"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from report.browser import Page, find_chromium
-from serve.serving import model, serving
+from served.serving import model, serving
 from support import wait_until
 
 pytestmark = [

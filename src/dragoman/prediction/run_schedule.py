@@ -1,14 +1,13 @@
 """The schedule that the learning rate follows, and how far it has come."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from dragoman.config import PRESETS, SCHEDULES_WITH_END, ScheduleSettings
-from dragoman.report.evidence.series import Floats
-from dragoman.schedule import SCHEDULES, Run, learning_rates
+from dragoman.schedule import SCHEDULES, Floats, Run, learning_rates
 from dragoman.thresholds import RATE_HAS_RUN_DOWN
 
 Stage = Literal["has no end", "is still to fall", "has run down"]
@@ -47,6 +46,28 @@ class RunSchedule:
     def has_end(self) -> bool:
         """Whether the schedule ends with the run, so that the run cannot be made longer."""
         return self.settings.kind in SCHEDULES_WITH_END
+
+    def lasting(self, steps: float) -> "RunSchedule":
+        """The same schedule, but for as many steps if it would end before."""
+        if self.total_steps is None or steps <= self.total_steps:
+            return self
+        longer = round(self.settings.decay_steps * steps / self.total_steps)
+        return replace(
+            self, settings=replace(self.settings, decay_steps=longer), total_steps=round(steps)
+        )
+
+    def decay(self, steps: Floats) -> Floats:
+        """How far the learning rate has come down from its peak, as part of it."""
+        fallen: Floats = np.where(steps > self.peak_step, 1 - self.at(steps) / self.peak, 0.0)
+        return fallen
+
+    def summed(self, steps: Floats) -> Floats:
+        """The sum of learning rates up to each step, to a thousandth."""
+        every = np.linspace(0.0, float(steps.max()), 2_000)
+        rates = self.at(every)
+        sums = np.concatenate(([0.0], np.cumsum((rates[1:] + rates[:-1]) / 2 * every[1])))
+        at: Floats = np.interp(steps, every, sums)
+        return at
 
     def stage(self, step: float, rate: float) -> Stage:
         """How far the schedule has come."""

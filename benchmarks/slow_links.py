@@ -1,0 +1,92 @@
+"""Draw what two machines make over links of every speed: as predicted, and where it was measured.
+
+    python benchmarks/slow_links.py docs/pictures/slow-links.svg
+
+The points are those of docs/results.md ("Several GPU machines on one GPU"), measured with
+`gpu_machines.py`; the lines are the model of `dragoman whatif`, given the phases of two machines
+that never synchronize and nothing else.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+from dragoman.prediction.step_model import GIGABIT, MeasuredRun, Scenario, predict
+from dragoman.prediction.sync_choice import choose_sync
+
+GOODPUT = 0.955  # Of what a link is shaped to.
+TOKENS, SECONDS_COMPUTE, SECONDS_OPTIMIZER = 32_650, 0.0302, 0.0013
+RUN = MeasuredRun(
+    machines=2,
+    workers=2,
+    gradient_bytes=4 * 60_880_896,
+    tokens_per_step=TOKENS,
+    seconds_compute=SECONDS_COMPUTE,
+    seconds_optimizer=SECONDS_OPTIMIZER,
+    seconds_fixed=0.0,
+    bytes_per_second=GOODPUT * GIGABIT,
+    latency_seconds=5e-5,
+)
+GRADIENTS = Scenario(compression="none", local_steps=1)
+WAYS = {
+    "gradients": GRADIENTS,
+    "bf16 gradients": Scenario(compression="bf16", local_steps=1),
+    "32 local steps, bf16": Scenario(compression="bf16", local_steps=32),
+    "16 local steps, int4": Scenario(compression="int4", local_steps=16, local_fragments=4),
+    "96 local steps, int4": Scenario(compression="int4", local_steps=96, local_fragments=8),
+}
+AUTO = 'sync = "auto"'
+MEASURED = {  # Gb/s and target tokens a second.
+    "gradients": [(1.0, 15_600)],
+    "bf16 gradients": [(1.0, 30_600)],
+    "32 local steps, bf16": [(1.0, 664_082)],
+    "16 local steps, int4": [(1.0, 1_025_167)],
+    "96 local steps, int4": [(0.1, 1_029_761)],
+}
+
+
+def tokens_per_second(way: str, gigabits: float) -> float:
+    """What a way is predicted to make over such a link."""
+    link = Scenario(bytes_per_second=GOODPUT * gigabits * GIGABIT)
+    over_it = link.apply_to(RUN)
+    scenario = choose_sync(over_it).way if way == AUTO else WAYS[way]
+    return predict(over_it, scenario).tokens_per_second
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("picture", type=Path)
+    draw(parser.parse_args().picture)
+    for way, points in MEASURED.items():
+        for gigabits, measured in points:
+            predicted = tokens_per_second(way, gigabits)
+            print(
+                f"{way}, {gigabits:g} Gb/s: {measured:,}, predicted {predicted / measured - 1:+.0%}"
+            )
+
+
+def draw(picture: Path) -> None:
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams["svg.hashsalt"] = "dragoman"  # The same picture for the same numbers.
+    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    speeds = np.geomspace(0.01, 10, 120)
+    axes.plot(speeds, [tokens_per_second(AUTO, one) for one in speeds], "k:", lw=2, label=AUTO)
+    for way in WAYS:
+        (line,) = axes.plot(speeds, [tokens_per_second(way, one) for one in speeds], label=way)
+        axes.plot(*zip(*MEASURED[way], strict=True), "o", color=line.get_color())
+    limit = TOKENS / (SECONDS_COMPUTE + SECONDS_OPTIMIZER)
+    axes.axhline(limit, color="gray", lw=0.8, ls="--", label="never synchronizing (measured)")
+    axes.set(xscale="log", yscale="log", xlabel="link, Gb/s", ylabel="target tokens a second")
+    axes.set_ylim(1_000, 2_000_000)
+    axes.grid(alpha=0.3)
+    figure.legend(fontsize="small", loc="outside lower center", ncols=3)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Weights between those of a run and those that it started from."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+
+from dragoman.errors import UserError
+from dragoman.inference.load import TrainedModel
+from dragoman.inference.parent import parent_of
+from dragoman.runs.folder import RunFolder
+
+
+def blend_with_parent(trained: TrainedModel, run: RunFolder, share: float) -> TrainedModel:
+    """Mix `share` of a trained model with the rest of its parent."""
+    if not 0 <= share <= 1:
+        raise UserError(
+            f"--blend {share:g}: must be from 0, the run it started from, to 1, the run"
+        )
+    parent = parent_of(run)
+    child = trained.translator.model
+    old = deepcopy(child)
+    parent.load(old)
+    with torch.no_grad():
+        for mine, theirs in zip(child.parameters(), old.parameters(), strict=True):
+            mine.lerp_(theirs, 1 - share)
+    names = [f"{share:g} of {name}" for name in trained.checkpoints]
+    names += [f"{1 - share:g} of {parent.run.name} {name}" for name in parent.checkpoints]
+    return replace(trained, checkpoints=names)

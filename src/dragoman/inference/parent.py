@@ -1,0 +1,121 @@
+"""The run that another one starts from: its weights, its vocabulary, its validation sets."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.config import Config
+from dragoman.config_file import load_saved_config
+from dragoman.console import say
+from dragoman.corpus.inputs import OldRun, OldSet
+from dragoman.corpus.manifest import SIDES, Manifest
+from dragoman.corpus.store import PreparedCorpus
+from dragoman.errors import UserError
+from dragoman.inference.load import choose_checkpoints, load_mean, run_manifest
+from dragoman.model.transformer import Transformer
+from dragoman.records import ParentRun
+from dragoman.runs.folder import RunFolder
+from dragoman.runs.provenance import read_provenance
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A run, and which of its checkpoints the first weights are the mean of."""
+
+    run: RunFolder
+    checkpoints: list[str]
+
+    def described(self) -> ParentRun:
+        """As a run's provenance has it."""
+        return ParentRun(self.run.name, str(self.run.path.resolve()), tuple(self.checkpoints))
+
+    def load(self, model: Transformer) -> None:
+        """Give a model the weights; shapes that differ are refused by name."""
+        load_mean(model, self.run.checkpoints, self.checkpoints)
+
+
+def find_parent(config: Config) -> Parent:
+    """Find what `training.start_from` names: a run, or the folder of one of its checkpoints."""
+    path, average = Path(config.training.start_from), config.training.start_from_average
+    run, checkpoint = RunFolder(path), "best"
+    if not run.exists():
+        inside = RunFolder(path.parent.parent)
+        if path.parent != inside.checkpoints or not inside.exists():
+            raise UserError(
+                f"training.start_from: {path} is neither a run nor a checkpoint of one; give the "
+                "folder of a run, as in runs/general"
+            )
+        if average > 1:
+            raise UserError("training.start_from_average: start_from names one checkpoint already")
+        run, checkpoint = inside, path.name.removeprefix("step-")
+    keep = load_saved_config(run.config).checkpoints.keep_latest
+    try:
+        names = choose_checkpoints(run, checkpoint, average, keep)
+    except UserError as error:
+        raise UserError(f"training.start_from: {error}") from None
+    return Parent(run, names)
+
+
+def refuse_other_vocabulary(parent: Parent, manifest: Manifest, corpus: Path) -> None:
+    """Token ids mean the same in both runs, or nothing that was learnt is of use."""
+    theirs = run_manifest(parent.run)
+    for side in SIDES:
+        if manifest.vocabulary_of(side).sha256 != theirs.vocabulary_of(side).sha256:
+            raise UserError(
+                f"{corpus} was prepared with another {side} vocabulary than {parent.run.path}: "
+                f'set vocabulary.from_run = "{parent.run.path}" and run `dragoman prepare` again'
+            )
+
+
+def find_old_run(config: Config) -> OldRun | None:
+    """What a corpus takes over from `vocabulary.from_run`."""
+    if not config.vocabulary.from_run:
+        return None
+    run = RunFolder(Path(config.vocabulary.from_run))
+    if not run.exists():
+        raise UserError(
+            f"vocabulary.from_run: no run at {run.path}; give the folder of one, as in runs/general"
+        )
+    theirs = load_saved_config(run.config)
+    if theirs.vocabulary.joint != config.vocabulary.joint:
+        one_or_two = (
+            "one for both languages" if theirs.vocabulary.joint else "one for each language"
+        )
+        raise UserError(
+            f"vocabulary.joint = {str(config.vocabulary.joint).lower()}, but the vocabulary of "
+            f"{run.path} is {one_or_two}; change it"
+        )
+    models = run.subwords[:1] if theirs.vocabulary.joint else run.subwords
+    return OldRun(run.name, models, _old_sets(run, theirs))
+
+
+def _old_sets(run: RunFolder, theirs: Config) -> dict[str, OldSet]:
+    """The validation sets that a run was watched on, if they are still there."""
+    was = run_manifest(run)
+    try:
+        corpus = PreparedCorpus(Path(theirs.corpus.folder))
+    except UserError as error:
+        say(f"what is forgotten will not be measured, for lack of the old validation sets: {error}")
+        return {}
+    found = {}
+    for one in corpus.evaluation_sets("validation"):
+        names = [f"validation.{one.name}.{side}.txt" for side in SIDES]
+        if all(was.files.get(name) == corpus.manifest.files[name] for name in names):
+            found[one.name] = OldSet(one.source, one.target, one.tag)
+        else:
+            say(f"{corpus.folder}: {one.name} is not the set that {run.path} was trained with")
+    return found
+
+
+def parent_of(run: RunFolder) -> Parent:
+    """The run that an existing one started from."""
+    recorded = read_provenance(run).parent
+    if recorded is None:
+        raise UserError(f"--blend: {run.path} did not start from another run")
+    parent = RunFolder(Path(recorded.folder))
+    if not parent.exists():
+        raise UserError(f"--blend: the run that {run.path} started from is not at {parent.path}")
+    checkpoints = [name for name in recorded.checkpoints if (parent.checkpoints / name).is_dir()]
+    if len(checkpoints) < len(recorded.checkpoints):
+        gone = sorted(set(recorded.checkpoints) - set(checkpoints))
+        raise UserError(f"--blend: {parent.path} no longer has the checkpoint {gone[0]}")
+    return Parent(parent, checkpoints)

@@ -1,0 +1,143 @@
+"""What an inspection says: findings that matter, with how often, how sure, and for example."""
+
+import math
+from dataclasses import dataclass
+
+from dragoman.documents import item
+
+EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One thing that can be wrong: what it is, from which rate on it is told, what drops it."""
+
+    title: str
+    meaning: str
+    least_rate: float  # Of pairs; a few odd lines stand in every clean corpus.
+    setting: str
+
+
+KINDS = {
+    "leaked": Kind(
+        "Test or validation sentences in the training text",
+        "Scores on these sets flatter the model: it has seen the answers.",
+        0.0,
+        "cleaning.drop_leaked",
+    ),
+    "swapped_sides": Kind(
+        "Source and target swapped",
+        "The source is in the target's language and the target in the source's.",
+        0.001,
+        "cleaning.drop_swapped_sides",
+    ),
+    "wrong_language": Kind(
+        "Wrong language",
+        "A side that says enough to be told is clearly in another language.",
+        0.005,
+        "cleaning.drop_wrong_language",
+    ),
+    "misaligned": Kind(
+        "Lines out of step",
+        "In whole stretches, lengths fit those of a neighbouring line far better.",
+        0.002,
+        "cleaning.drop_misaligned",
+    ),
+    "copied": Kind(
+        "Copied, not translated",
+        "Both sides are the same sentence of several words.",
+        0.002,
+        "cleaning.drop_identical",
+    ),
+    "near_duplicate": Kind(
+        "Near duplicates",
+        "Pairs that differ from an earlier one in case, marks or blanks alone.",
+        0.01,
+        "cleaning.drop_near_duplicates",
+    ),
+    "mojibake": Kind(
+        "Encoding damage",
+        "Text that was once decoded with the wrong encoding.",
+        0.0005,
+        "cleaning.drop_mojibake",
+    ),
+    "markup": Kind(
+        "HTML and boilerplate",
+        "Tags, entities, templates, or what stands on every page of a site.",
+        0.001,
+        "cleaning.drop_markup",
+    ),
+    "numbers_differ": Kind(
+        "Numbers that differ",
+        "Each side has a number of several digits that the other lacks.",
+        0.01,
+        "cleaning.drop_differing_numbers",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pair of lines, and where they stand."""
+
+    file: str = item("of the source side")
+    line: int = item("its number, from 1")
+    source: str = item("as it is read")
+    target: str = item("likewise")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong with a part of the text."""
+
+    id: str = item("what")
+    side: str = item("source, target or both")
+    count: int = item("pairs, extrapolated if sampled")
+    rate: float = item("of all pairs")
+    interval: tuple[float, float] | None = item("95%, of the rate; null if every pair was seen")
+    examples: tuple[Example, ...] = item("up to ten")
+    setting: str = item("that drops such pairs")
+
+
+@dataclass(frozen=True)
+class SideSize:
+    """How much text a side is."""
+
+    words: int
+    characters: int
+    lengths: tuple[int, ...]  # Lines by words, WORDS_PER_BAR to a bar.
+    scripts: dict[str, float]  # Shares of letters.
+
+
+@dataclass(frozen=True)
+class SetOverlap:
+    """How many sentences of an evaluation set stand in the training text."""
+
+    name: str
+    sentences: int  # Long enough to tell.
+    found: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that is known about the training text of a config."""
+
+    pairs: int
+    unreadable: int
+    sampled: int  # Pairs whose languages were looked at.
+    languages: tuple[str, str]
+    languages_known: bool
+    sides: tuple[SideSize, SideSize]
+    overlaps: tuple[SetOverlap, ...]
+    findings: tuple[Finding, ...]
+
+
+def wilson(hits: int, tried: int) -> tuple[float, float]:
+    """The 95% interval of a rate."""
+    if not tried:
+        return 0.0, 1.0
+    z, rate = 1.96, hits / tried
+    middle = rate + z * z / (2 * tried)
+    spread = z * math.sqrt(rate * (1 - rate) / tried + z * z / (4 * tried * tried))
+    scale = 1 + z * z / tried
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)

@@ -1,0 +1,62 @@
+"""One pass over all training text, on all cores, in bounded memory."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import tee
+
+from dragoman.config import Config
+from dragoman.console import Progress, say
+from dragoman.corpus.inputs import Inputs, set_sentences
+from dragoman.corpus.languages import knows
+from dragoman.corpus.passes import LINES_PER_CHUNK, ordered_map, worker_pool
+from dragoman.corpus.text import RawChunk, read_chunks
+from dragoman.inspection.chunk import Watched, inspect_chunk
+from dragoman.inspection.findings import Inspection
+from dragoman.inspection.tally import Tally
+
+SAMPLED_PAIRS = 20_000  # Whose languages are looked at: enough for a rate of 1% to within 0.15%.
+
+
+def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
+    """Look at all training text of a config."""
+    languages = config.corpus.source_language, config.corpus.target_language
+    # Of texts with tags each may be in languages of its own.
+    known = all(map(knows, languages)) and not inputs.tags and languages[0] != languages[1]
+    if not known and not inputs.tags:
+        say(
+            f"corpus.source_language = {languages[0]!r} and target_language = {languages[1]!r} "
+            "are not two languages that can be told apart: wrong ones are not looked for"
+        )
+    keys = tuple(frozenset(side) for side in set_sentences(inputs))
+    share = min(1.0, SAMPLED_PAIRS / max(1, _estimate_pairs(inputs)))
+    watched = Watched(languages if known else None, share, (keys[0], keys[1]))
+    tally = Tally()
+    packed_bytes = sum(path.stat().st_size for files in inputs.train for path in files.paths)
+    # Workers are some chunks ahead; the lines of these are kept for examples.
+    chunks, same = tee(_chunks(inputs))
+    with (
+        worker_pool(processes) as pool,
+        Progress("inspecting", packed_bytes, "bytes") as progress,
+    ):
+        look = partial(inspect_chunk, watched=watched)
+        for found, chunk in zip(ordered_map(pool, look, chunks, processes), same, strict=True):
+            tally.add(chunk, found)
+            progress.advance(chunk.packed_bytes)
+    return tally.inspection(inputs, languages, known)
+
+
+def _chunks(inputs: Inputs) -> Iterator[RawChunk]:
+    return (chunk for files in inputs.train for chunk in read_chunks(files, LINES_PER_CHUNK))
+
+
+def _estimate_pairs(inputs: Inputs) -> float:
+    """How many pairs there are, by the sizes of files and the first lines of each."""
+    total = 0.0
+    for files in inputs.train:
+        first = next(read_chunks(files, LINES_PER_CHUNK), None)
+        if first is None:
+            continue
+        packed = sum(path.stat().st_size for path in files.paths)
+        # Packed text is read in blocks, so that small files are read at once.
+        total += len(first.source) * max(1.0, packed / max(1, first.packed_bytes))
+    return total

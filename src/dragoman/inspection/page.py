@@ -1,0 +1,144 @@
+"""inspect.html and inspect.json, and what is said on the screen."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dragoman import __version__
+from dragoman.config import Config
+from dragoman.corpus.prepare import INSPECTED
+from dragoman.files import write_whole
+from dragoman.inspection.chunk import WORDS_PER_BAR
+from dragoman.inspection.findings import KINDS, Finding, Inspection, SideSize
+from dragoman.report.page.templating import as_json, render
+from dragoman.wording import in_percent, plural
+
+
+def write_inspection(folder: Path, config: Config, found: Inspection) -> Path:
+    """Write both files into the corpus's folder; return the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page, data = (folder / name for name in INSPECTED)
+    write_whole(data, as_json([asdict(one) for one in found.findings]))
+    write_whole(page, render("inspect.html.jinja", _values(folder, config, found)))
+    return page
+
+
+def summary(found: Inspection) -> list[str]:
+    """What a person should know at once."""
+    lines = []
+    for overlap in found.overlaps:
+        if overlap.found:
+            lines.append(
+                f"WARNING: {overlap.found:,} of {overlap.sentences:,} sentences of {overlap.name} "
+                "stand in the training text; scores on it will flatter the model "
+                "(cleaning.drop_leaked = true drops them)"
+            )
+    lines += [
+        f"{KINDS[one.id].title} ({_side(one)}): {rate_words(one)}, about "
+        f"{one.count:,} pairs; {one.setting} = true drops them"
+        for one in found.findings
+        if one.id != "leaked"
+    ]
+    return lines or [f"nothing wrong was found in {found.pairs:,} pairs"]
+
+
+def rate_words(one: Finding) -> str:
+    """A rate, with its interval if it was sampled."""
+    if one.interval is None:
+        return in_percent(one.rate)
+    low, high = (f"{100 * end:.2g}" for end in one.interval)
+    return f"{in_percent(one.rate)} (95% {low} to {high}%)"
+
+
+def _side(one: Finding) -> str:
+    return "both sides" if one.side == "both" else f"{one.side} side"
+
+
+def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
+    names = [Path(text.source or text.tsv).name for text in config.corpus.train]
+    return {
+        "title": folder.name,
+        "pairs": f"{found.pairs:,}",
+        "texts": ", ".join(names),
+        "unreadable": found.unreadable,
+        "sampled": f"{found.sampled:,}",
+        "languages": found.languages,
+        "languages_known": found.languages_known,
+        "overlaps": [
+            {
+                "name": one.name,
+                "found": f"{one.found:,}",
+                "sentences": f"{one.sentences:,}",
+                "share": in_percent(one.found / one.sentences),
+                "is_bad": one.found > 0,
+            }
+            for one in found.overlaps
+            if one.sentences
+        ],
+        "findings": [_finding_values(one) for one in found.findings],
+        "checked": [kind.title for name, kind in KINDS.items() if not _was_found(name, found)],
+        "sides": [
+            _side_values(name, language, size, found.pairs)
+            for name, language, size in zip(
+                ("Source", "Target"), found.languages, found.sides, strict=True
+            )
+        ],
+        "words_per_bar": WORDS_PER_BAR,
+        "version": __version__,
+    }
+
+
+def _was_found(name: str, found: Inspection) -> bool:
+    return any(one.id == name for one in found.findings)
+
+
+def _finding_values(one: Finding) -> dict[str, Any]:
+    kind = KINDS[one.id]
+    return {
+        "anchor": f"{one.id}-{one.side}",
+        "title": kind.title,
+        "side": _side(one),
+        "meaning": kind.meaning,
+        "rate": in_percent(one.rate),
+        "rate_words": rate_words(one),
+        "count": plural(one.count, "pair"),
+        "is_sampled": one.interval is not None,
+        "setting": f"{one.setting} = true",
+        "tone": "bad" if one.id == "leaked" or one.rate >= 0.02 else "caution",
+        "examples": one.examples,
+    }
+
+
+def _side_values(name: str, language: str, size: SideSize, pairs: int) -> dict[str, Any]:
+    highest = max(size.lengths, default=1) or 1
+    return {
+        "name": name,
+        "language": language,
+        "words": f"{size.words:,}",
+        "characters": f"{size.characters:,}",
+        "words_per_line": f"{size.words / max(1, pairs):.1f}",
+        "scripts": ", ".join(f"{one} {in_percent(share)}" for one, share in size.scripts.items()),
+        "bars": _bars(size.lengths, highest),
+    }
+
+
+def _range(place: int, *, is_last: bool) -> str:
+    first = WORDS_PER_BAR * place
+    return f"{first} words and more" if is_last else f"{first} to {first + WORDS_PER_BAR - 1} words"
+
+
+def _bars(lengths: Sequence[int], highest: int) -> list[dict[str, Any]]:
+    """Places of the histogram's bars in a picture of 100 by 100 units."""
+    width = 100 / len(lengths)
+    last = len(lengths) - 1
+    return [
+        {
+            "x": round(place * width, 2),
+            "width": round(0.86 * width, 2),
+            "y": round(100 - 100 * count / highest, 2),
+            "height": round(100 * count / highest, 2),
+            "says": f"{_range(place, is_last=place == last)}: {plural(count, 'line')}",
+        }
+        for place, count in enumerate(lengths)
+    ]

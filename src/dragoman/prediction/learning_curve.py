@@ -1,0 +1,308 @@
+"""Where a learning curve leads: many simple curves, weighed by how well each foretold it.
+
+Every curve of the grid is linear in what is left to fit, so that its posterior is known exactly
+(normal and inverse gamma). Its weight is its marginal likelihood, the product of how probable each
+evaluation was given those before it. Draws from the posterior of all of them together are turned
+into whatever is asked: what more steps would bring, or how far the loss lies above its minimum.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.prediction.curve_shapes import FAMILY_PRIOR, Design, all_designs, columns
+from dragoman.prediction.run_schedule import RunSchedule
+from dragoman.schedule import Floats
+
+FURTHER_STEPS = 1.5
+DRAWS = 6_000
+_FEWEST_POSSIBLE = 300
+MOST_POINTS = 120  # More evaluations are averaged in groups: what they say is the same.
+# How much neighbouring evaluations vary together, and how likely each is.
+_CORRELATIONS = {0.0: 0.35, 0.3: 0.35, 0.6: 0.2, 0.85: 0.1}
+# No curve of the grid is the true one: so far off it may be, as part of the distance to its end.
+_MISFITS = {0.03: 0.5, 0.15: 0.5}
+_TRUST = 0.5  # What an evaluation counts, for the same reason,
+_STRAY = 0.45  # and the deviation of the logarithm of what a curve foretells from what happens.
+_NOISE = 0.3  # Of an evaluation, in units of a meaningful gain,
+_NOISE_WEIGHT = 1.0  # taken as seriously as two evaluations.
+# Odds of curves that turn, where a turn is asked for: otherwise noise is too ready an excuse.
+_TURN_ODDS = 20.0
+_TURN_SCALE = 10.0  # How far curves rise after a turn, in the same units.
+_DECAY_MEAN, _DECAY_SCALE = 5.0, 4.0  # What lowering the learning rate to zero brings.
+_PATH_POINTS = 40  # Up to the last evaluation, and as many beyond it.
+_NOW = _PATH_POINTS - 1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measure that falls as a model gets better; BLEU is turned upside down."""
+
+    steps: Floats
+    values: Floats
+    unit: float  # A gain that is worth having.
+    lowest: float  # What it can never fall below.
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Draws of what may be true, each as likely as the other."""
+
+    gain: Floats  # What half as many steps again would bring.
+    rise: Floats  # How far the curve lies above its minimum now.
+    best_step: Floats  # Where the minimum is.
+    is_turning: NDArray[np.bool_]  # Whether it is of a curve that may rise.
+    path_steps: Floats  # From the first evaluation on, and beyond the last one.
+    path: Floats  # Draws by path_steps: the curve without noise.
+    noise: float  # Of one evaluation.
+    families: dict[str, float]  # Share of the draws that each family has.
+
+    @property
+    def last_step(self) -> float:
+        """Of the last evaluation."""
+        return float(self.path_steps[_NOW])
+
+    def gain_probability(self, at_least: float) -> float:
+        """How likely so much is gained."""
+        return float((self.gain >= at_least).mean())
+
+    def rise_probability(self, at_least: float) -> float:
+        """How likely the curve has risen so far."""
+        weights = np.where(self.is_turning, _TURN_ODDS, 1.0)
+        return float(weights @ (self.rise >= at_least) / weights.sum())
+
+    def change_since(self, step: float) -> Floats:
+        """How far the curve has risen since a step, up to the last evaluation."""
+        then = self.path[:, int(np.argmin(np.abs(self.path_steps - step)))]
+        change: Floats = self.path[:, _NOW] - then
+        return change
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How far learning has come at each step, and how far the learning rate has come down."""
+
+    progress: Floats
+    decay: Floats
+
+
+def forecast(curve: Curve, schedule: RunSchedule | None, seed: int = 0) -> Forecast:
+    """Fit the whole curve and draw what may be true of it."""
+    steps, values = _in_groups(curve.steps, curve.values)
+    last = float(steps[-1])
+    path_steps = np.linspace(steps[0], last, _PATH_POINTS)
+    path_steps = np.append(path_steps, np.linspace(1.0, FURTHER_STEPS, _PATH_POINTS)[1:] * last)
+    everywhere = np.concatenate((steps, path_steps))
+    groups = [
+        group
+        for axis, share in _axes(everywhere, steps, schedule)
+        for group in _fit_all(axis, values, curve.unit, share)
+    ]
+    return _draw(groups, path_steps, curve, float(np.median(values[-3:])), seed)
+
+
+def _in_groups(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
+    groups = np.array_split(np.arange(len(steps)), min(len(steps), MOST_POINTS))
+    means = [(float(steps[group].mean()), float(values[group].mean())) for group in groups]
+    steps, values = np.array(means).T
+    return steps, values
+
+
+def _axes(
+    everywhere: Floats, steps: Floats, schedule: RunSchedule | None
+) -> list[tuple[_Axis, float]]:
+    """Progress by steps and, where the schedule has an end, by the sum of learning rates too."""
+    last = float(steps[-1])
+    by_steps = _Axis(everywhere / last, np.zeros_like(everywhere))
+    if schedule is None or not schedule.has_end:
+        return [(by_steps, 1.0)]
+    longer = schedule.lasting(FURTHER_STEPS * last)
+    seen = everywhere <= last
+    decay = np.where(seen, schedule.decay(everywhere), longer.decay(everywhere))
+    summed = np.where(seen, schedule.summed(everywhere), longer.summed(everywhere))
+    # A longer schedule stays high for longer: at the same step it has come further.
+    by_rates = np.maximum(summed / schedule.summed(steps[-1:]), 1e-6)
+    return [
+        (_Axis(everywhere / last, decay), 0.5),
+        (_Axis(by_rates, decay), 0.5),
+    ]
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """The posteriors of curves of the grid with as many coefficients each."""
+
+    families: list[str]
+    log_weights: Floats
+    means: Floats
+    roots: Floats  # Of the covariances, but for the noise.
+    shape: float  # Of the noise's inverse gamma distribution,
+    scales: Floats  # and its scale.
+    paths: Floats  # What each coefficient adds to the path.
+
+
+@cache
+def _designs() -> tuple[tuple[Design, float], ...]:
+    designs = all_designs()
+    sizes = {family: sum(one.family == family for one in designs) for family in FAMILY_PRIOR}
+    return tuple((one, FAMILY_PRIOR[one.family] / sizes[one.family]) for one in designs)
+
+
+@dataclass(frozen=True)
+class _Prior:
+    """A curve of the grid over all points, and what its coefficients are before any evaluation."""
+
+    family: str
+    log_share: float
+    rows: Floats
+    means: tuple[float, ...]
+    scales: tuple[float, ...]
+
+
+def _priors(axis: _Axis, values: Floats, unit: float, share: float) -> Iterator[_Prior]:
+    span = float(np.ptp(values))
+    for design, likely in _designs():
+        rows = [np.ones_like(axis.progress), *columns(design, axis.progress)]
+        means = [0.0] + [0.5 * span] * len(design.falls)
+        scales = [max(span, unit)] * (1 + len(design.falls))
+        if design.turn is not None:
+            means.append(0.0)
+            scales.append(_TURN_SCALE * unit)
+        if axis.decay.any():
+            rows.append(-axis.decay)
+            means.append(_DECAY_MEAN * unit)
+            scales.append(_DECAY_SCALE * unit)
+        yield _Prior(
+            design.family, math.log(share * likely), np.array(rows), tuple(means), tuple(scales)
+        )
+
+
+def _fit_all(axis: _Axis, values: Floats, unit: float, share: float) -> Iterator[_Fits]:
+    """Fit every curve of the grid, those with as many coefficients at once."""
+    end = float(np.median(values[-3:]))
+    noise = max(_rough_noise(values), 0.1 * unit)
+    excess = np.abs(running_median(values) - end) / noise
+    by_size: dict[int, list[_Prior]] = {}
+    for prior in _priors(axis, values, unit, share):
+        by_size.setdefault(len(prior.means), []).append(prior)
+    for group in by_size.values():
+        for (together, likely), (misfit, common) in product(
+            _CORRELATIONS.items(), _MISFITS.items()
+        ):
+            weights = 1 / np.sqrt(1 + (misfit * excess) ** 2)
+            log_share = math.log(likely * common)
+            yield _fit(group, values - end, weights, together, noise, _NOISE * unit, log_share)
+
+
+def _fit(
+    group: Sequence[_Prior],
+    values: Floats,
+    weights: Floats,
+    together: float,
+    noise: float,
+    usual_noise: float,
+    log_share: float,
+) -> _Fits:
+    """Posteriors given how neighbours vary together and how much each evaluation weighs."""
+    count = len(values)
+    rows = np.array([prior.rows for prior in group])
+    means = np.array([prior.means for prior in group])
+    spreads = np.array([prior.scales for prior in group]) / noise
+    white_rows = math.sqrt(_TRUST) * _whiten(rows[..., :count], weights, together)
+    white = math.sqrt(_TRUST) * _whiten(values, weights, together)
+    precision = spreads**-2.0
+    total = white_rows @ white_rows.transpose(0, 2, 1) + precision[..., None] * np.eye(
+        means.shape[1]
+    )
+    right = white_rows @ white + precision * means
+    found = np.linalg.solve(total, right[..., None])[..., 0]
+    square = float(white @ white) + (precision * means**2).sum(1) - (right * found).sum(1)
+    counted = _TRUST * count
+    shape = _NOISE_WEIGHT + counted / 2
+    first_scale = _NOISE_WEIGHT * usual_noise**2
+    scales = first_scale + np.maximum(square, 0.0) / 2
+    log_weights = (
+        np.array([prior.log_share for prior in group])
+        + log_share
+        - np.log(spreads).sum(1)
+        - 0.5 * np.linalg.slogdet(total)[1]
+        + _NOISE_WEIGHT * math.log(first_scale)
+        - shape * np.log(scales)
+        + _TRUST * float(np.log(weights).sum())
+        - 0.5 * (counted - _TRUST) * math.log(1 - together**2)
+    )
+    roots = np.linalg.cholesky(np.linalg.inv(total))
+    families = [prior.family for prior in group]
+    return _Fits(families, log_weights, found, roots, shape, scales, rows[..., count:])
+
+
+def _whiten(rows: Floats, weights: Floats, together: float) -> Floats:
+    """Turn noise that neighbours share into noise that they do not."""
+    scaled = rows * weights
+    white: Floats = scaled.copy()
+    white[..., 1:] = (scaled[..., 1:] - together * scaled[..., :-1]) / math.sqrt(1 - together**2)
+    return white
+
+
+def _draw(
+    groups: Sequence[_Fits], path_steps: Floats, curve: Curve, end: float, seed: int
+) -> Forecast:
+    """Draw from all posteriors, each as often as it is likely."""
+    log_weights = np.concatenate([fits.log_weights for fits in groups])
+    places = [(fits, place) for fits in groups for place in range(len(fits.families))]
+    weights = np.exp(log_weights - log_weights.max())
+    generator = np.random.default_rng(seed)
+    counts = generator.multinomial(DRAWS, weights / weights.sum())
+    paths, families, noises, possible = [], [], [], []
+    for which in np.flatnonzero(counts):
+        (fits, place), drawn = places[which], int(counts[which])
+        variance = fits.scales[place] / generator.gamma(fits.shape, size=drawn)
+        normal = generator.standard_normal((drawn, fits.means.shape[1]))
+        spread = np.sqrt(variance)[:, None] * (normal @ fits.roots[place].T)
+        coefficients = fits.means[place] + spread
+        # Falls fall, rises rise, and a lower rate helps.
+        possible.append((coefficients[:, 1:] >= 0).all(axis=1))
+        paths.append(coefficients @ fits.paths[place])
+        noises.append(np.sqrt(variance))
+        families += [fits.families[place]] * drawn
+    kept = np.concatenate(possible)
+    if kept.sum() < _FEWEST_POSSIBLE:
+        kept[:] = True  # No curve of the grid is like this one: take what comes nearest.
+    path = np.maximum(np.concatenate(paths)[kept] + end, curve.lowest)
+    strayed = np.exp(_STRAY * generator.standard_normal((len(path), 1)))
+    path[:, _NOW:] = np.maximum(
+        path[:, [_NOW]] + strayed * (path[:, _NOW:] - path[:, [_NOW]]), curve.lowest
+    )
+    past = path[:, : _NOW + 1]
+    names = np.array(families)[kept]
+    return Forecast(
+        gain=path[:, _NOW] - path[:, -1],
+        rise=path[:, _NOW] - past.min(axis=1),
+        best_step=path_steps[np.argmin(past, axis=1)],
+        is_turning=names == "turning",
+        path_steps=path_steps,
+        path=path,
+        noise=float(np.median(np.concatenate(noises)[kept])),
+        families={name: float((names == name).mean()) for name in FAMILY_PRIOR},
+    )
+
+
+def _rough_noise(values: Floats) -> float:
+    """By second differences, in which a curve's fall hardly shows."""
+    if len(values) < 4:
+        return 0.0
+    later = values[len(values) // 3 :]
+    later = later if len(later) >= 4 else values
+    return float(1.4826 * np.median(np.abs(np.diff(later, 2))) / math.sqrt(6))
+
+
+def running_median(values: Floats) -> Floats:
+    """Median of each value and its two neighbours; one low outlier is no minimum."""
+    padded = np.concatenate((values[:1], values, values[-1:]))
+    median: Floats = np.median((padded[:-2], padded[1:-1], padded[2:]), axis=0)
+    return median

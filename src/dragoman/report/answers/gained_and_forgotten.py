@@ -1,0 +1,113 @@
+"""The answers about a run that started from another: what was gained, and what forgotten."""
+
+from dataclasses import asdict
+
+from dragoman.report.answers.answer import Answer, Tone, unknown
+from dragoman.report.evidence import Evidence
+from dragoman.report.findings.adaptation import Adaptation, Change, judge_adaptation
+
+_GAINED = "What was gained on the new text?"
+_FORGOTTEN = "What was forgotten of the old text?"
+
+
+def adaptation_answers(evidence: Evidence) -> tuple[Answer, ...]:
+    """Two answers; none if the run did not start from another."""
+    found = judge_adaptation(evidence)
+    if found is None:
+        return ()
+    if not found.new:
+        words = "No evaluation after the first step can be compared with the start of the run."
+        return (unknown("gained", _GAINED, words), unknown("forgotten", _FORGOTTEN, words))
+    return (_gained(found), _forgotten(found))
+
+
+def _gained(found: Adaptation) -> Answer:
+    best, enough, last = found.best, found.enough, found.new[-1]
+    verdict, tone = _verdict_of(best, good="yes", bad="worse")
+    stop = (
+        f"From step {enough.step:,} on nothing more was gained that can be told from chance: the "
+        "run could have stopped there."
+        if enough.step < last.step
+        else "The last evaluation is the best so far: there may be more to gain."
+    )
+    return Answer(
+        id="gained",
+        question=_GAINED,
+        verdict=verdict,
+        headline=f"{best.gain:+.1f} BLEU",
+        tone=tone,
+        note=f"{best.low:+.1f} to {best.high:+.1f}, at step {best.step:,}",
+        answer=f"On {best.set}, {_words(best)} since {found.parent}, at step {best.step:,}, its "
+        f"best. {stop}",
+        evidence={
+            "parent": found.parent,
+            "best": asdict(best),
+            "last": asdict(last),
+            "could_have_stopped_at": enough.step,
+            "by_step": [asdict(one) for one in found.new],
+        },
+        confidence="high" if verdict != "unclear" else "low",
+        next_step="Train longer, or at a lower learning rate, to see whether more can be gained."
+        if enough.step == last.step
+        else f"Use the checkpoint of step {best.step:,}, which is kept as the best.",
+    )
+
+
+def _forgotten(found: Adaptation) -> Answer:
+    at_best = found.old_at(found.best.step)
+    if not at_best:
+        return unknown(
+            "forgotten",
+            _FORGOTTEN,
+            "No validation set of the run that this one started from was evaluated.",
+            "Prepare the corpus with vocabulary.from_run, which keeps them, and start a new run.",
+        )
+    worst = min(at_best, key=lambda one: one.gain)
+    verdict, tone = _verdict_of(worst, good="no", bad="yes")
+    at_enough = found.old_at(found.enough.step)
+    earlier = (
+        f" At step {found.enough.step:,}, where the gain was as good, it was "
+        f"{min(one.gain for one in at_enough):+.2f}."
+        if at_enough and found.enough.step != found.best.step
+        else ""
+    )
+    others = "".join(f" On {one.set}: {_words(one)}." for one in at_best if one != worst)
+    advice = (
+        "Mix old text in (corpus.train with weights), evaluate weights between both runs "
+        "(dragoman evaluate RUN --blend 0.5), or start a new run with fewer steps."
+    )
+    return Answer(
+        id="forgotten",
+        question=_FORGOTTEN,
+        verdict=verdict,
+        headline={"no": "Nothing", "yes": f"{-worst.gain:.1f} BLEU"}.get(verdict, "Unclear"),
+        tone=tone,
+        note=f"{worst.low:+.1f} to {worst.high:+.1f} on {worst.set}",
+        answer=f"On {worst.set}, {_words(worst)} by step {worst.step:,}, where the new text is "
+        f"translated best.{earlier}{others}",
+        evidence={
+            "at_best": [asdict(one) for one in at_best],
+            "by_step": [[asdict(one) for one in series] for series in found.old],
+        },
+        confidence="high" if verdict != "unclear" else "low",
+        next_step=advice if verdict == "yes" else "Nothing to do.",
+    )
+
+
+def _verdict_of(change: Change, good: str, bad: str) -> tuple[str, Tone]:
+    """What the interval says: better, worse, or neither."""
+    if change.high < 0:
+        return bad, "bad"
+    if change.low > 0 or (good == "no" and change.gain >= 0):
+        return good, "good"
+    return "unclear", "plain"
+
+
+def _words(change: Change) -> str:
+    direction = "rose" if change.gain >= 0 else "fell"
+    if abs(change.gain) < 0.005:
+        return f"BLEU stayed at {change.bleu:.2f}"
+    return (
+        f"BLEU {direction} by {abs(change.gain):.2f} (95% {change.low:+.2f} to "
+        f"{change.high:+.2f}), from {change.bleu_before:.2f} to {change.bleu:.2f}"
+    )

@@ -1,0 +1,335 @@
+"""A run as the live page shows it: answers anew now and then, the rest line by line."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman.documents import number_or_none, parse_leniently
+from dragoman.records import BEGINNINGS, MachineSample
+from dragoman.report.answers import answer_all
+from dragoman.report.answers.answer import plain
+from dragoman.report.evidence import Evidence, load_evidence
+from dragoman.report.evidence.series import envelope
+from dragoman.report.findings.analysis import Findings, analyse
+from dragoman.report.live.tail import Tail
+from dragoman.runs.folder import RunFolder
+from dragoman.runs.metrics import machine_scalars
+from dragoman.thresholds import SILENCE
+from dragoman.wording import in_bits_per_second, in_time
+
+LARGEST_SHARE = 0.006  # Of one core, for making answers anew.
+SECONDS_BETWEEN_LOOKS = 1.0
+MOST_POINTS = 400  # Of a curve.
+RECENT_STEPS = 200  # From which the speed is taken.
+SAMPLES_SHOWN = 4
+EVENTS_SHOWN = 12
+_TOLD = {
+    "start": "started",
+    "resume": "resumed",
+    "restart": "restarted",
+    "lost": "lost",
+    "joined": "joined",
+    "checkpoint_failed": "checkpoint could not be written",
+    "stop": "ended",
+}
+
+
+class RunState:
+    """Follows one run folder; `look` is cheap, and asked for only while someone watches."""
+
+    def __init__(self, run: RunFolder, clock: Callable[[], float] = time.time) -> None:
+        self._run, self._clock = run, clock
+        self._metrics, self._samples = Tail(run.metrics), Tail(run.samples)
+        self._machines: dict[str, _MachineNow] = {}
+        self._answers: list[dict[str, Any]] = []
+        self._evidence: Evidence | None = None
+        self._next_judgement = 0.0  # On the monotonic clock.
+        self._judged_at = 0.0
+        self._new_evaluation = False
+        self._looked = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin anew, before everything is read again."""
+        self._train: list[tuple[float, float]] = []  # Steps and losses, thinned out.
+        self._recent: deque[tuple[float, int, float]] = deque(maxlen=RECENT_STEPS)
+        self._evaluations: dict[int, dict[str, Any]] = {}
+        self._events: list[dict[str, Any]] = []
+        self._translations: dict[str, dict[str, Any]] = {}
+        self._outlook: dict[str, Any] = {}
+        self._last_time = 0.0
+        self._end: dict[str, Any] | None = None
+
+    def look(self) -> dict[str, Any]:
+        """Read what is new and give the whole state, ready for JSON."""
+        now = time.monotonic()
+        if now - self._looked >= SECONDS_BETWEEN_LOOKS:
+            self._looked = now
+            self._read()
+            if self._is_judgement_due(now):
+                self._judge()
+        state: dict[str, Any] = plain(self._state())
+        return state
+
+    def _is_judgement_due(self, now: float) -> bool:
+        if self._metrics.is_cut or self._samples.is_cut:
+            return True  # A machine that came back brought a longer or shorter history.
+        return now >= self._next_judgement and (self._evidence is None or self._is_alive())
+
+    def _is_alive(self) -> bool:
+        """Whether anything may have changed since the answers were made."""
+        return self._last_time > self._judged_at - 2 * SILENCE.value
+
+    def _judge(self) -> None:
+        """Make all answers anew, as the report does, and take the curves from its evidence."""
+        if not self._run.has_evidence():
+            return
+        spent = time.process_time()
+        sizes = [_size(path) for path in (self._run.metrics, self._run.samples)]
+        evidence = load_evidence(self._run.path, self._clock())
+        findings = analyse(evidence)
+        self._answers = [_card(answer) for answer in answer_all(evidence, findings)]
+        self._evidence, self._judged_at = evidence, self._clock()
+        self._forget()
+        self._take(evidence, findings)
+        self._metrics, self._samples = (
+            Tail(self._run.metrics, sizes[0]),
+            Tail(self._run.samples, sizes[1]),
+        )
+        spent = time.process_time() - spent
+        self._next_judgement = time.monotonic() + max(5.0, spent / LARGEST_SHARE)
+
+    def _take(self, evidence: Evidence, findings: Findings) -> None:
+        history = evidence.history
+        curve = envelope(history.train.step, history.train.loss, MOST_POINTS)
+        self._train = list(zip(curve.x.tolist(), curve.mean.tolist(), strict=True))
+        for at, step, seconds in zip(
+            history.train.time[-RECENT_STEPS:].tolist(),
+            history.train.step[-RECENT_STEPS:].tolist(),
+            history.train.target_tokens[-RECENT_STEPS:].tolist(),
+            strict=True,
+        ):
+            self._recent.append((at, int(step), seconds))
+        series = evidence.evaluations
+        if series is not None:
+            rows = zip(
+                series.step.tolist(),
+                series.loss.tolist(),
+                series.train_sample_loss.tolist(),
+                series.bleu.tolist(),
+                strict=True,
+            )
+            for step, loss, sample, bleu in rows:
+                self._evaluations[int(step)] = {"loss": loss, "sample": sample, "bleu": bleu}
+        self._outlook = {
+            name: _ahead(found.path_steps, sign * found.path, found.last_step)
+            for name, sign, found in (
+                ("loss", 1, findings.learning[0].outlook.loss),
+                ("bleu", -1, findings.learning[0].outlook.bleu),
+            )
+            if found is not None
+        }
+        for attempt in history.attempts:
+            self._note(attempt.kind, attempt.time, attempt.step, vars(attempt.began))
+        for lost in history.machines_lost:
+            self._note("lost", lost.time, lost.step, vars(lost.event))
+        self._events.sort(key=lambda one: one["time"])
+        if history.end is not None:
+            self._note("stop", history.last_time, history.train.last_step, vars(history.end))
+        for sample in evidence.samples:
+            self._note_sample(vars(sample))
+        self._last_time = history.last_time if np.isfinite(history.last_time) else 0.0
+
+    def _read(self) -> None:
+        """Take in the lines that were added."""
+        for line in self._metrics.lines():
+            kind, at = line.get("kind"), number_or_none(line.get("time"))
+            step = int(number_or_none(line.get("step")) or 0)
+            self._last_time = max(self._last_time, at or 0.0)
+            if kind == "train":
+                self._note_step(step, at or self._last_time, line)
+            elif kind == "eval":
+                self._note_evaluation(step, line)
+            elif kind in _TOLD:
+                self._note(kind, at or self._last_time, step, line)
+                if kind in BEGINNINGS:
+                    self._void_beyond(step)
+        for line in self._samples.lines():
+            self._note_sample(line)
+        if self._run.monitor.is_dir():
+            for path in sorted(self._run.monitor.glob("*.jsonl")):
+                if path.stem not in self._machines:
+                    self._machines[path.stem] = _MachineNow(path)
+                self._machines[path.stem].read()
+
+    def _note_step(self, step: int, at: float, line: Mapping[str, Any]) -> None:
+        loss = number_or_none(line.get("loss"))
+        self._recent.append((at, step, number_or_none(line.get("target_tokens")) or 0.0))
+        if loss is not None:
+            self._train.append((float(step), loss))
+        if len(self._train) > 2 * MOST_POINTS:
+            half = np.array(self._train[: len(self._train) // 2 * 2]).reshape(-1, 2, 2).mean(axis=1)
+            self._train = [(float(x), float(y)) for x, y in half]
+
+    def _note_evaluation(self, step: int, line: Mapping[str, Any]) -> None:
+        first = self._evidence and self._evidence.evaluations
+        if first and line.get("set") != first.name:
+            return
+        self._evaluations[step] = {
+            "loss": number_or_none(line.get("loss")),
+            "sample": number_or_none(line.get("train_sample_loss")),
+            "bleu": number_or_none(line.get("bleu")),
+        }
+
+    def _note(self, kind: str, at: float, step: int, line: Mapping[str, Any]) -> None:
+        who = line.get("host") or ""
+        why = line.get("reason") or ""
+        self._end = {"reason": why} if kind == "stop" else None
+        words = f"{who} {_TOLD[kind]}".strip()
+        told = {"kind": kind, "time": at, "step": step, "what": words, "why": str(why)}
+        self._events.append(told)
+
+    def _void_beyond(self, step: int) -> None:
+        """A resume makes void what lay beyond it."""
+        self._train = [point for point in self._train if point[0] <= step]
+        self._evaluations = {at: one for at, one in self._evaluations.items() if at <= step}
+        self._recent.clear()
+
+    def _note_sample(self, line: Mapping[str, Any]) -> None:
+        source = str(line.get("source") or "")
+        kept = self._translations.setdefault(
+            source, {"source": source, "reference": str(line.get("reference") or ""), "tries": []}
+        )
+        text, step = str(line.get("translation") or ""), int(number_or_none(line.get("step")) or 0)
+        if not kept["tries"] or kept["tries"][-1]["text"] != text:
+            kept["tries"] = [*kept["tries"], {"step": step, "text": text}][-6:]
+
+    def _state(self) -> dict[str, Any]:
+        now = self._clock()
+        steps = sorted(self._evaluations)
+        return {
+            "name": self._evidence.name if self._evidence else self._run.name,
+            "state": self._state_words(now),
+            "speed": self._speed(),
+            "answers": self._answers,
+            "answers_age": self._age(now),
+            "train": self._train,
+            "evaluations": [{"step": step, **self._evaluations[step]} for step in steps],
+            "outlook": self._outlook,
+            "machines": [
+                one.state(host, self._last_time if self._end else now)
+                for host, one in self._machines.items()
+                if one.has_sample
+            ],
+            "links": self._links(),
+            "samples": list(self._translations.values())[:SAMPLES_SHOWN],
+            "events": [
+                one | {"ago": in_time(max(0.0, now - one["time"]))}
+                for one in self._events[-EVENTS_SHOWN:][::-1]
+            ],
+        }
+
+    def _age(self, now: float) -> str | None:
+        if not self._judged_at:
+            return None
+        seconds = now - self._judged_at
+        return "now" if seconds < 5 else f"{in_time(round(seconds))} ago"
+
+    def _state_words(self, now: float) -> dict[str, Any]:
+        if self._end is not None:
+            reason = self._end["reason"]
+            return {"tone": "plain" if reason != "error" else "bad", "words": f"ended ({reason})"}
+        if not self._last_time:
+            return {"tone": "plain", "words": "waiting for the first line"}
+        newest = max([self._last_time, *(one.time for one in self._machines.values())])
+        silent = now - newest
+        if silent > SILENCE.value:
+            return {"tone": "bad", "words": f"silent for {in_time(silent)}"}
+        return {"tone": "good", "words": "running"}
+
+    def _speed(self) -> dict[str, Any]:
+        """Step, tokens a second and time left, by the wall time of recent steps."""
+        if not self._recent:
+            return {"step": max(self._evaluations, default=0)}
+        (begin, first, _), (end, last, _) = self._recent[0], self._recent[-1]
+        total = self._evidence.setting("training", "steps") if self._evidence else None
+        speed: dict[str, Any] = {"step": last, "total": total}
+        if end > begin and last > first:
+            tokens = sum(one[2] for one in list(self._recent)[1:])
+            speed["tokens_per_second"] = f"{tokens / (end - begin):,.0f}"
+            speed["seconds_per_step"] = in_time((end - begin) / (last - first))
+            if isinstance(total, int) and self._end is None:
+                left = (total - last) * (end - begin) / (last - first)
+                speed["left"] = in_time(max(0.0, left))
+        return speed
+
+    def _links(self) -> list[dict[str, str]]:
+        links = self._evidence.history.links if self._evidence else ()
+        return [
+            {
+                "between": " to ".join(link.hosts),
+                "goodput": in_bits_per_second(link.goodput_bytes_per_second),
+                "latency": in_time(link.latency_seconds),
+            }
+            for link in links
+        ]
+
+
+class _MachineNow:
+    """The last two samples of a machine, from which its rates are taken."""
+
+    def __init__(self, path: Path) -> None:
+        # What happened before is in the report; the page shows what happens now.
+        self._tail = Tail(path, max(0, _size(path) - (1 << 14)))
+        self._samples: deque[MachineSample] = deque(maxlen=2)
+
+    @property
+    def has_sample(self) -> bool:
+        """Whether anything is known of the machine."""
+        return bool(self._samples)
+
+    @property
+    def time(self) -> float:
+        """Of the last sample."""
+        return self._samples[-1].time if self._samples else 0.0
+
+    def read(self) -> None:
+        """Take in the samples that were added; of many, the last two say all."""
+        lines = (line for line in self._tail.lines() if "cpu_percent" in line)
+        for line in deque(lines, maxlen=2):
+            self._samples.append(parse_leniently(MachineSample, line))
+
+    def state(self, host: str, now: float) -> dict[str, Any]:
+        """What the machine does now, and since when nothing was heard of it."""
+        before = self._samples[0] if len(self._samples) == 2 else None
+        silent = now - self.time
+        return {
+            "host": host,
+            "scalars": machine_scalars(before, self._samples[-1]),
+            "silent": in_time(silent) if silent > 30 else None,
+        }
+
+
+def _card(answer: Any) -> dict[str, Any]:
+    names = ("id", "question", "headline", "tone", "note", "answer", "next_step", "confidence")
+    return {name: getattr(answer, name) for name in names}
+
+
+def _ahead(steps: Any, path: Any, last: float) -> dict[str, Any]:
+    """The band in which a curve goes on, 9 times out of 10."""
+    ahead = steps >= last
+    low, middle, high = np.quantile(path[:, ahead], (0.05, 0.5, 0.95), axis=0)
+    return {
+        "steps": steps[ahead].tolist(),
+        "low": low.tolist(),
+        "middle": middle.tolist(),
+        "high": high.tolist(),
+    }
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,20 @@
+"""Translations by the weights that a run started from, with which later ones are compared."""
+
+import json
+
+from dragoman.documents import encode, read_document
+from dragoman.files import write_whole
+from dragoman.records import Before
+from dragoman.runs.folder import RunFolder
+
+
+def write_before(run: RunFolder, before: Before) -> None:
+    """Put the translations into the run folder."""
+    write_whole(run.before, json.dumps(encode(before), ensure_ascii=False).encode())
+
+
+def read_before(run: RunFolder) -> Before | None:
+    """Read them again; None if the run did not start from another, or is about to."""
+    if not run.before.is_file():
+        return None
+    return read_document(run.before, Before, "restore it, or delete it to train without")

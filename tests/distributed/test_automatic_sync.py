@@ -1,0 +1,39 @@
+"""`sync = "auto"`: what is chosen for a link, and that a run keeps to it."""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config_file import load_saved_config
+from machines import Network, end_of, run_on, training
+from support import SMALL, run_dragoman
+
+pytestmark = pytest.mark.slow
+AUTO = [*SMALL, "distributed.sync=auto"]
+
+
+def test_one_worker_sends_nothing_and_goes_on_as_it_began(prepared: Path) -> None:
+    run = prepared / "run"
+    command = ["train", str(prepared / "config.toml"), "--run", str(run), *AUTO]
+    first = run_dragoman(*command, "training.steps=2")
+    assert 'sync = "auto" chooses gradients' in first.stdout + first.stderr
+    assert load_saved_config(run / "config.toml").distributed.sync == "gradients"
+    again = run_dragoman(*command, "training.steps=4")
+    assert again.returncode == 0, again.stderr
+    assert "chooses" not in again.stdout + again.stderr
+
+
+@pytest.mark.network
+def test_local_steps_are_chosen_for_a_slow_link_and_kept(net: Network, prepared: Path) -> None:
+    for machine in net.machines:
+        machine.limit("20mbit")
+    for steps, is_told in ((40, True), (60, False)):
+        with training(net, prepared / "config.toml", *AUTO, f"training.steps={steps}") as process:
+            output = end_of(net, process)
+        assert process.returncode == 0, output
+        assert ("local steps in" in output) is is_told
+    chosen = [load_saved_config(run_on(net, one) / "config.toml") for one in net.machines]
+    first, second = (one.distributed for one in chosen)
+    assert first == second
+    assert first.sync == "local"
+    assert first.compression in ("int8", "int4")

@@ -1,0 +1,275 @@
+"""Good text, damaged in known ways: each kind is found with its rate, and nothing in clean text."""
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dragoman.config import Config
+from dragoman.config_file import load_config
+from dragoman.corpus.demo import SentencePair, generate
+from dragoman.corpus.inputs import find_inputs
+from dragoman.corpus.manifest import read_manifest
+from dragoman.corpus.prepare import DROPPED, prepare
+from dragoman.inspection import inspect
+from dragoman.inspection.findings import KINDS, Inspection, wilson
+from dragoman.inspection.page import summary, write_inspection
+from dragoman.inspection.tally import NearDuplicates
+from support import refusal, run_dragoman, write_lines
+
+DEMO = generate(train_pairs=4_000, held_out_pairs=200)
+Lines = list[tuple[str, str]]
+CLEAN: Lines = [(pair.source, pair.target) for pair in DEMO.train]
+RATE = 0.06
+WITHIN = 0.02
+
+CONFIG = """\
+[corpus]
+folder = "prepared"
+train = [{ source = "train.en", target = "train.de" }]
+validation.dev = { source = "dev.en", target = "dev.de" }
+test.test = { source = "test.en", target = "test.de" }
+[vocabulary]
+size = 400
+"""
+
+
+def write_corpus(folder: Path, lines: Lines, *overrides: str) -> Config:
+    sets: dict[str, tuple[SentencePair, ...]] = {"dev": DEMO.validation, "test": DEMO.test}
+    texts = {"train": lines} | {
+        name: [(pair.source, pair.target) for pair in pairs] for name, pairs in sets.items()
+    }
+    for name, pairs in texts.items():
+        for side, column in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            write_lines(folder / f"{name}.{side}", column)
+    (folder / "config.toml").write_text(CONFIG)
+    return load_config(folder / "config.toml", overrides)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without worker processes, which take longer to start than to look at so little text."""
+    monkeypatch.setattr(inspect, "worker_pool", lambda processes: nullcontext())
+    monkeypatch.setattr(inspect, "ordered_map", lambda _, look, items, processes: map(look, items))
+
+
+def inspected(folder: Path, lines: Lines) -> Inspection:
+    config = write_corpus(folder, lines)
+    return inspect.inspect_text(config, find_inputs(config), 1)
+
+
+def some(damage: Callable[[str, str], tuple[str, str]]) -> Callable[[Lines], Lines]:
+    """Damage single pairs here and there."""
+
+    def apply(lines: Lines) -> Lines:
+        chosen = set(Random(5).sample(range(len(lines)), round(RATE * len(lines))))
+        return [damage(*pair) if place in chosen else pair for place, pair in enumerate(lines)]
+
+    return apply
+
+
+def shifted(lines: Lines) -> Lines:
+    """In one stretch the target is that of the line before."""
+    start, count = 1_000, round(RATE * len(lines))
+    targets = [target for _, target in lines]
+    targets[start + 1 : start + count + 1] = targets[start : start + count]
+    return list(zip((source for source, _ in lines), targets, strict=True))
+
+
+def nearly_repeated(lines: Lines) -> Lines:
+    """Some pairs are earlier ones in other clothes."""
+    chosen = Random(5).sample(range(len(lines) // 2, len(lines)), round(RATE * len(lines)))
+    damaged = list(lines)
+    for place in chosen:
+        source, target = lines[place - len(lines) // 2]
+        damaged[place] = (source.upper(), f"{target[:-1]} !")
+    return damaged
+
+
+def leaking(lines: Lines) -> Lines:
+    """Some pairs are those of the test set."""
+    chosen = Random(5).sample(range(len(lines)), 120)
+    damaged = list(lines)
+    for place, pair in zip(chosen, DEMO.test, strict=False):
+        damaged[place] = (pair.source, pair.target)
+    return damaged
+
+
+def misread(text: str) -> str:
+    return text.encode().decode("cp1252", errors="replace")
+
+
+FOREIGN = "Cette phrase est bien du français, sans un seul mot des deux autres langues."
+
+PAIR_DAMAGES: dict[str, tuple[str, Callable[[str, str], tuple[str, str]]]] = {
+    "wrong_language": ("target", lambda source, _: (source, FOREIGN)),
+    "swapped_sides": ("both", lambda source, target: (target, source)),
+    "copied": ("both", lambda source, _: (source, source)),
+    "mojibake": ("target", lambda source, target: (source, misread(f"{target} Ä"))),
+    "markup": ("source", lambda source, target: (f"<p>{source}&nbsp;</p>", target)),
+    "numbers_differ": ("both", lambda source, target: (f"{source} 7391", f"{target} 8462")),
+}
+DAMAGES: dict[str, tuple[str, Callable[[Lines], Lines], float]] = {
+    **{name: (side, some(damage), RATE) for name, (side, damage) in PAIR_DAMAGES.items()},
+    "misaligned": ("both", shifted, RATE),
+    "near_duplicate": ("both", nearly_repeated, RATE),
+    "leaked": ("both", leaking, 120 / len(CLEAN)),
+}
+
+
+def test_every_kind_of_damage_is_tried() -> None:
+    assert DAMAGES.keys() == KINDS.keys()
+
+
+def test_clean_text_gives_an_empty_list(tmp_path: Path, in_process: None) -> None:
+    found = inspected(tmp_path, CLEAN)
+    assert found.findings == ()
+    page = write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
+    assert json.loads((tmp_path / "prepared/inspect.json").read_text()) == []
+    assert "Nothing found" in page.read_text()
+    assert summary(found) == ["nothing wrong was found in 4,000 pairs"]
+    assert found.languages_known
+    assert found.sampled == found.pairs == 4_000
+    assert found.sides[0].words == sum(len(source.split()) for source, _ in CLEAN)
+    assert sum(found.sides[1].lengths) == 4_000
+    assert found.sides[1].scripts["Latin"] > 0.99
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_damage_is_found_with_its_rate_and_no_other(
+    tmp_path: Path, in_process: None, name: str
+) -> None:
+    side, damage, rate = DAMAGES[name]
+    damaged = damage(CLEAN)
+    found = inspected(tmp_path, damaged)
+    write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
+    (finding,) = json.loads((tmp_path / "prepared/inspect.json").read_text())
+    assert (finding["id"], finding["side"]) == (name, side)
+    assert finding["rate"] == pytest.approx(rate, abs=WITHIN)
+    assert finding["count"] == pytest.approx(rate * len(CLEAN), abs=WITHIN * len(CLEAN))
+    assert finding["setting"] == KINDS[name].setting
+    assert len(finding["examples"]) == 10
+    for example in finding["examples"]:
+        source, target = damaged[example["line"] - 1]
+        assert (example["source"], example["target"]) == (source, target)
+        if name != "misaligned":  # Whole stretches are told, ends included.
+            assert (source, target) != CLEAN[example["line"] - 1]
+    page = (tmp_path / "prepared/inspect.html").read_text()
+    assert KINDS[name].title in page
+    assert f"{KINDS[name].setting} = true" in page
+
+
+def damaged_in_every_way() -> Lines:
+    """240 pairs of each kind, no pair in two ways."""
+    lines = shifted(CLEAN)
+    untouched = [place for place in range(len(CLEAN)) if not 950 <= place <= 1_300]
+    Random(7).shuffle(untouched)
+    for _, damage in PAIR_DAMAGES.values():
+        for _ in range(240):
+            place = untouched.pop()
+            lines[place] = damage(*lines[place])
+    for _ in range(240):
+        source, target = lines[untouched.pop()]
+        lines[untouched.pop()] = (source.upper(), f"{target[:-1]} !")
+    for pair in DEMO.test:
+        lines[untouched.pop()] = (pair.source, pair.target)
+    return lines
+
+
+def test_the_settings_of_all_findings_drop_what_was_found(tmp_path: Path) -> None:
+    damaged = damaged_in_every_way()
+    settings = [f"{kind.setting}=true" for kind in KINDS.values()]
+    manifest = prepare(write_corpus(tmp_path, damaged, *settings), processes=1)
+    dropped = json.loads((tmp_path / "prepared" / DROPPED).read_text())
+    for kind in KINDS:
+        name = {"copied": "identical_sides"}.get(kind, kind)
+        expected = len(DEMO.test) if kind == "leaked" else 240
+        assert manifest.filters[name] == pytest.approx(expected, abs=60), name
+        assert len(dropped[name]) == 20
+        for sample in dropped[name]:
+            pair = (sample["source"], sample["target"])
+            assert pair in damaged
+            if sample["line"]:
+                assert damaged[sample["line"] - 1] == pair
+    assert manifest.pairs.prepared == len(CLEAN) - sum(manifest.filters.values())
+    assert read_manifest(tmp_path / "prepared") == manifest
+
+
+def test_leaks_are_told_loudly(tmp_path: Path, in_process: None) -> None:
+    found = inspected(tmp_path, leaking(CLEAN))
+    assert [(one.name, one.found) for one in found.overlaps] == [
+        ("validation.dev", 0),
+        ("test.test", 240),
+    ]
+    assert summary(found)[0].startswith("WARNING: 240 of ")
+
+
+def test_filters_are_off_unless_asked_for(tmp_path: Path) -> None:
+    damaged = CLEAN
+    for name in ("mojibake", "markup", "numbers_differ"):
+        damaged = DAMAGES[name][1](damaged)
+    manifest = prepare(write_corpus(tmp_path, damaged), processes=1)
+    assert not {"mojibake", "markup", "numbers_differ"} & manifest.filters.keys()
+    assert manifest.pairs.prepared == len(CLEAN)
+
+
+def test_near_duplicates_are_counted_in_bounded_memory() -> None:
+    counter, random = NearDuplicates(most_keys=1_000), Random(3)
+    pairs, repeated = 40_000, 0
+    keys: list[int] = []
+    for exact in range(pairs):
+        if keys and random.random() < 0.2:
+            key = random.choice(keys)
+            repeated += 1
+        else:
+            key = random.getrandbits(64)
+            keys.append(key)
+        counter.add(key, exact)
+        counter.add(key, exact)  # An exact copy is none.
+        assert len(counter._key_of) <= 1_000
+    assert counter.part > 1
+    assert counter.count * counter.part == pytest.approx(repeated, rel=0.15)
+
+
+def test_an_interval_holds_the_rate() -> None:
+    low, high = wilson(60, 1_000)
+    assert low < 0.06 < high
+    assert high - low < 0.04
+    assert wilson(0, 100)[0] == 0
+
+
+def test_languages_that_nobody_knows_are_passed_over(
+    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_corpus(tmp_path, CLEAN[:100], "corpus.target_language=klingon")
+    found = inspect.inspect_text(config, find_inputs(config), 1)
+    assert not found.languages_known
+    assert "wrong ones are not looked for" in capsys.readouterr().err
+    code, errors = refusal(
+        capsys,
+        *("prepare", tmp_path / "config.toml", "--processes", "1"),
+        *("corpus.target_language=klingon", "cleaning.drop_wrong_language=true"),
+    )
+    assert code == 2
+    assert "the language 'klingon' is not one that can be told from others" in errors
+
+
+@pytest.mark.slow
+def test_inspect_and_prepare_leave_the_page_beside_the_manifest(tmp_path: Path) -> None:
+    write_corpus(tmp_path, leaking(CLEAN))
+    looked = run_dragoman("inspect", "config.toml", "--processes", "1", cwd=tmp_path)
+    assert looked.returncode == 0, looked.stderr
+    assert "WARNING: 240 of" in looked.stdout
+    assert looked.stdout.splitlines()[-1].endswith("prepared/inspect.html")
+    before = (tmp_path / "prepared/inspect.json").read_text()
+    prepared = run_dragoman("prepare", "config.toml", "--processes", "2", cwd=tmp_path)
+    assert prepared.returncode == 0, prepared.stderr
+    assert "WARNING: 240 of" in prepared.stdout
+    assert (tmp_path / "prepared/manifest.json").is_file()
+    assert (tmp_path / "prepared/inspect.json").read_text() == before
+    again = run_dragoman("prepare", "config.toml", "--processes", "2", cwd=tmp_path)
+    assert "nothing to do" in again.stderr
+    assert "inspecting" not in again.stderr

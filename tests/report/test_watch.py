@@ -1,0 +1,224 @@
+"""The live page: cheap, up to date, for this machine alone, and whole in a real browser."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.report.evidence import Evidence
+from dragoman.report.findings.analysis import Findings, analyse
+from dragoman.report.live import run_state
+from dragoman.report.live.run_state import RunState
+from dragoman.report.live.server import LivePage
+from dragoman.report.live.tail import Tail
+from dragoman.runs.folder import RunFolder
+from report.browser import Page, find_chromium
+from report.run_folders import START, pair_run, write_lines
+from report.run_folders import RunFolder as Written
+
+
+@pytest.fixture(autouse=True)
+def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_state, "SECONDS_BETWEEN_LOOKS", 0.0)
+
+
+def _append(path: Path, *lines: dict[str, Any]) -> None:
+    with open(path, "a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def _running(path: Path, steps: int = 60) -> Written:
+    """A run of two machines that goes on."""
+    run = pair_run(path, steps=steps)
+    run.lines.pop()
+    for step in range(4, steps + 1, 4):
+        run.evaluate(step, loss=3 / step + 2.0, bleu=30 - 100 / step)
+        pairs = {"source": "One.", "reference": "Eins.", "translation": "Ein" + "s" * (step > 30)}
+        run.samples.append({"step": step, "time": run.clock, **pairs})
+    run.watch(8_000_000)
+    return run
+
+
+def _state_of(run: Written) -> RunState:
+    run.write()
+    return RunState(RunFolder(run.path), lambda: run.clock + 1)
+
+
+def test_a_tail_reads_each_whole_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    tail = Tail(path)
+    assert list(tail.lines()) == []
+    path.write_text('{"a": 1}\n{"a": 2}\nbroken\n{"a": 3')
+    assert [line["a"] for line in tail.lines()] == [1, 2]
+    with open(path, "a") as file:
+        file.write("}\n")
+    assert [line["a"] for line in tail.lines()] == [3]
+    assert not tail.is_cut
+    path.write_text("{}\n")
+    assert tail.is_cut
+
+
+def test_what_the_page_shows(tmp_path: Path) -> None:
+    state = _state_of(_running(tmp_path)).look()
+    assert state["state"] == {"tone": "good", "words": "running"}
+    assert state["speed"]["step"] == 60
+    assert {answer["id"] for answer in state["answers"]} >= {"fully_trained", "network_bottleneck"}
+    assert [one["step"] for one in state["evaluations"]] == list(range(4, 61, 4))
+    assert state["evaluations"][-1]["bleu"] == pytest.approx(30 - 100 / 60)
+    assert set(state["outlook"]) == {"loss", "bleu"}
+    machine, _ = state["machines"]
+    assert machine["scalars"]["eth0/sent_megabits_per_second"] == pytest.approx(64)
+    assert [link["between"] for link in state["links"]] == ["alpha to beta"]
+    (sample,) = state["samples"]
+    assert [one["text"] for one in sample["tries"]] == ["Ein", "Eins"]
+    json.dumps(state, allow_nan=False)
+
+
+def test_it_grows_with_the_run_and_reads_only_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _running(tmp_path)
+    state = _state_of(run)
+    before = state.look()
+    monkeypatch.setattr(run_state, "load_evidence", None)  # Not for every line.
+    train = [{"kind": "train", "time": run.clock, "step": 61, "loss": 1.5, "target_tokens": 9}]
+    evaluation = {"kind": "eval", "time": run.clock, "step": 64, "set": "valid", "bleu": 29.0}
+    _append(tmp_path / "metrics.jsonl", *train, evaluation)
+    after = state.look()
+    assert after["train"][-1] == [61, 1.5]
+    assert after["evaluations"][-1]["bleu"] == 29.0
+    assert after["answers"] == before["answers"]
+
+
+def test_restarts_lost_machines_and_the_end_are_told_as_they_happen(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    state = _state_of(run)
+    state.look()
+    metrics, now = tmp_path / "metrics.jsonl", run.clock
+    _append(
+        metrics,
+        {
+            "kind": "restart",
+            "time": now,
+            "step": 40,
+            "reason": "a machine died",
+            "hosts": ["alpha"],
+        },
+        {"kind": "lost", "time": now, "step": 40, "host": "beta", "reason": "no heartbeat"},
+    )
+    told = state.look()
+    assert [event["what"] for event in told["events"][:2]] == ["beta lost", "restarted"]
+    assert told["events"][0]["why"] == "no heartbeat"
+    # What lay beyond the checkpoint is void.
+    assert told["evaluations"][-1]["step"] == 40
+    assert told["train"][-1][0] <= 40
+    _append(metrics, {"kind": "stop", "time": now, "step": 41, "reason": "steps"})
+    assert state.look()["state"]["words"] == "ended (steps)"
+    # A run that ended, and is taken up again, is followed.
+    _append(metrics, {"kind": "resume", "time": now, "step": 41, "hosts": ["alpha"]})
+    assert state.look()["state"]["words"] == "running"
+
+
+def test_answers_are_made_anew_within_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = _state_of(_running(tmp_path))
+    made: list[Evidence] = []
+
+    def counted(evidence: Evidence) -> Findings:
+        made.append(evidence)
+        return analyse(evidence)
+
+    monkeypatch.setattr(run_state, "analyse", counted)
+    clock = iter(0.25 * step for step in range(4, 100_000))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    spent = iter(0.06 * step for step in range(100_000))  # So many seconds each time.
+    monkeypatch.setattr(time, "process_time", lambda: next(spent))
+    for _ in range(400):
+        state.look()
+    monkeypatch.undo()
+    # 0.06 s are 0.6% of 10 s, and 100 s have passed.
+    assert 9 <= len(made) <= 12
+
+
+def test_a_history_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    state = _state_of(run)
+    state.look()
+    write_lines(tmp_path / "metrics.jsonl", run.lines[:20])
+    assert state.look()["speed"]["step"] < 60
+
+
+def test_a_silent_run_and_one_that_has_not_begun(tmp_path: Path) -> None:
+    run = _running(tmp_path / "run")
+    run.write()
+    silent = RunState(RunFolder(run.path), lambda: run.clock + 4000).look()
+    assert silent["state"] == {"tone": "bad", "words": "silent for 1 h 7 min"}
+    waiting = RunState(RunFolder(tmp_path / "later"), lambda: START)
+    assert waiting.look()["state"]["words"] == "waiting for the first line"
+
+
+@contextmanager
+def _served(run: Path) -> Iterator[LivePage]:
+    page = LivePage(RunFolder(run), 0)
+    thread = threading.Thread(target=page.serve_forever)
+    thread.start()
+    try:
+        yield page
+    finally:
+        page.shutdown()
+        thread.join()
+        page.server_close()
+
+
+def test_the_page_is_for_this_machine_alone(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    run.write()
+    with _served(tmp_path) as page:
+        assert page.server_address[0] == "127.0.0.1"
+        with urllib.request.urlopen(page.address + "state.json") as answer:
+            assert json.load(answer)["speed"]["step"] == 60
+        # A name that someone made lead here.
+        stolen = urllib.request.Request(page.address, headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(stolen)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(page.address + "../../etc/passwd")
+        with pytest.raises(UserError, match="choose another"):
+            LivePage(RunFolder(tmp_path), page.server_address[1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
+def test_the_page_lives_in_a_browser(tmp_path: Path) -> None:
+    run = _running(tmp_path / "run")
+    run.samples[-1]["translation"] = "<img src=x onerror=alert(1)>"
+    run.lines[-1]["loss"] = None  # As after a divergence.
+    run.write()
+    with _served(run.path) as served, Page(tmp_path / "profile") as page:
+        page.open(served.address, width=1180)
+        page.wait_for("document.querySelectorAll('.card').length > 5")
+        assert page.evaluate("document.getElementById('samples').textContent").count("<img") == 1
+        assert page.evaluate("document.querySelectorAll('img').length") == 0
+        assert page.evaluate("document.querySelectorAll('#loss polyline').length") >= 2
+        page.evaluate("document.querySelector('.card').click()")
+        assert page.evaluate("document.querySelectorAll('.open p').length") == 3
+        # It grows without being loaded again.
+        line = {"kind": "lost", "time": time.time(), "step": 60, "host": "beta", "reason": "gone"}
+        _append(run.path / "metrics.jsonl", line)
+        page.wait_for("document.getElementById('events').textContent.includes('beta lost: gone')")
+        addresses = {address for address in page.requests() if not address.startswith("data:")}
+        assert all(address.startswith(served.address) for address in addresses)
+        assert page.complaints() == []
+        page.open(served.address, width=390)
+        page.wait_for("document.querySelectorAll('.card').length > 5")
+        wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        assert not page.evaluate(wide)
