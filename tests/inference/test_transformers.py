@@ -180,16 +180,17 @@ def test_wrong_requests_are_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    export = ["export", spelling_run, "--to", "transformers"]
+    export: list[str | Path] = ["export", spelling_run, "--to", "transformers"]
     monkeypatch.setattr(export_folder, "find_spec", lambda _: None)
     code, errors = refusal(capsys, *export)
     assert (code, errors.startswith("dragoman: transformers is not installed: ")) == (2, True)
     monkeypatch.undo()
-    for words, line in (
+    requests: list[tuple[list[str | Path], str]] = [
         ([*export, "--quantization", "int8"], "--quantization int8: not for --to transformers"),
         ([*export, "--check-pairs", "0"], "--check-pairs 0: must be at least 1"),
         (["translate", exported, "--engine", "ctranslate2"], "is an export for transformers"),
         (["serve", exported, "--port", "0"], "is an export for transformers"),
-    ):
+    ]
+    for words, line in requests:
         code, errors = refusal(capsys, *words)
         assert (code, line in errors.splitlines()[-1]) == (2, True), errors

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from http.client import HTTPConnection
 from urllib.parse import quote, urlencode
 from urllib.request import urlopen
 
@@ -172,6 +173,26 @@ def test_keys() -> None:
         assert (status, "contact the server operator" in answer["error"]) == (403, True)
 
 
+def test_pages_of_other_origins_ask_only_where_they_are_allowed(address: str) -> None:
+    ours, other = "https://ours.example", "https://other.example"
+    limits = replace(LIMITS, origins=(ours,))
+    with serving(model("en", "de"), limits=limits) as open_to_ours:
+        for where, origin, expected in (
+            (open_to_ours, ours, ours),
+            (open_to_ours, other, None),
+            (address, ours, None),
+        ):
+            before = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            for method, status in (("GET", 200), ("OPTIONS", 200 if expected else 400)):
+                host, port = where.removeprefix("http://").split(":")
+                connection = HTTPConnection(host, int(port), timeout=60)
+                connection.request(method, "/languages", headers=before)
+                answer = connection.getresponse()
+                assert answer.status == status
+                assert answer.getheader("Access-Control-Allow-Origin") == expected
+                connection.close()
+
+
 class Gate:
     """A model that does not answer before it is let."""
 
@@ -202,8 +223,9 @@ def test_a_full_queue_says_so_and_what_was_accepted_is_finished() -> None:
 def test_what_takes_too_long_is_given_up() -> None:
     gate = Gate()
     with serving(model("en", "de", gate), limits=replace(LIMITS, seconds=0.2)) as address:
-        status, answer = post(f"{address}/translate", ASKED)
-        assert (status, answer["error"]) == (504, "It was not translated within 0.2 seconds")
+        # On a busy machine a request may itself take so long to arrive.
+        late = (504, {"error": "It was not translated within 0.2 seconds"})
+        wait_until(lambda: post(f"{address}/translate", ASKED) == late)
         gate.may_go.set()
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), 60) as slow:

@@ -16,9 +16,12 @@ import torch
 from libretranslatepy import LibreTranslateAPI
 
 from dragoman.cli import main
+from dragoman.inference.commands import TrainedChoice
 from dragoman.inference.load import load_trained
 from dragoman.runs.folder import RunFolder
 from dragoman.serve import command
+from dragoman.serve.models import load_models
+from dragoman.serve.sentences import Sentence, join
 from served.serving import get, in_background, post
 from served.test_app import metric
 from support import dragoman_command, number_pairs, refusal, wait_until
@@ -82,6 +85,19 @@ def test_a_real_client_two_engines_and_a_signal(spelling_run: Path, exported: Pa
             get(f"{address}/health")
 
 
+def test_no_sentence_is_longer_than_the_model_has_learnt(spelling_run: Path) -> None:
+    [model] = load_models([str(spelling_run)], TrainedChoice(""), None, None).values()
+    trained = load_trained(RunFolder(spelling_run), "best", 1, torch.device("cpu"))
+    text = trained.translator.text
+    for long in ("seven " * 500, "seven, eight; " * 100, "x" * 1_000, "日" * 300):
+        parts = model.splitter.split_text(long)
+        sentences = [part.text for part in parts if isinstance(part, Sentence)]
+        lengths = [len(tokens) for tokens in text.source.encode(sentences)]
+        assert max(lengths) <= text.max_tokens
+        assert len(lengths) < 8 * sum(lengths) / text.max_tokens, "not in crumbs either"
+        assert join(parts, {one: one for one in sentences}) == long
+
+
 def test_senseless_requests_are_one_line(
     spelling_run: Path,
     exported: Path,
@@ -110,6 +126,8 @@ def test_senseless_requests_are_one_line(
                 [spelling_run, exported, "--source", "en"],
                 "--source and --target name the languages",
             ),
+            ([exported, "--checkpoint", "50"], "--checkpoint: "),
+            ([exported, "--precision", "bfloat16"], "is an export, whose weights are as they"),
             ([exported, tmp_path / "same"], "same: there is a model from en to de-AT already"),
         ):
             port_words = [] if "--port" in words else ["--port", "0"]

@@ -83,6 +83,7 @@ class _Decoder:
     weights: tuple[Path, ...]
     arithmetic: str
     settings: TranslationSettings
+    tag: str
     lines_at_once: int = LINES_AT_ONCE
 
 
@@ -113,6 +114,8 @@ def translate_lines(
         output.n_best,
         output.with_scores,
         sampling,
+        decoder.tag,
+        choice.blend,
     )
     render = partial(_render, decoder.translate, output)
     translate_parts(parts, job, lambda lines, first: render(_decode(lines, first)))
@@ -121,12 +124,13 @@ def translate_lines(
 def _exported_decoder(choice: TrainedChoice, n_best: int) -> _Decoder:
     exported, folder = _load_exported(choice), find_export(choice.run)
     settings = decoding_settings(exported.info.translation, choice)
-    translator = with_tag(exported.translator, choose_tag(choice.tag, exported.info.tags))
+    tag = choose_tag(choice.tag, exported.info.tags)
+    translator = with_tag(exported.translator, tag)
 
     def translate(lines: Sequence[str]) -> list[list[Translation]]:
         return translator.translate(lines, settings, n_best)
 
-    return _Decoder(translate, (folder / MODEL,), exported.info.quantization, settings)
+    return _Decoder(translate, (folder / MODEL,), exported.info.quantization, settings, tag)
 
 
 def _own_decoder(choice: TrainedChoice, n_best: int, sampling: Sampling | None) -> _Decoder:
@@ -143,7 +147,7 @@ def _own_decoder(choice: TrainedChoice, n_best: int, sampling: Sampling | None) 
 
     weights = tuple(folder / name / WEIGHTS for name in trained.checkpoints)
     lines_at_once = GPU_LINES_AT_ONCE if translator.device.type == "cuda" else LINES_AT_ONCE
-    return _Decoder(translate, weights, precision, settings, lines_at_once)
+    return _Decoder(translate, weights, precision, settings, tag, lines_at_once)
 
 
 def _translate_input(decoder: _Decoder, output: LineOutput) -> None:

@@ -46,6 +46,8 @@ class PartsJob:
     n_best: int = item("translations of each line", minimum=1)
     scores: bool = item("whether they are there")
     sampling: Sampling | None = item("how translations are drawn, if they are")
+    tag: str = item("before every sentence")
+    blend: float | None = item("share of the run, the rest being of the one it started from")
 
 
 def describe_input(path: Path) -> SavedFile:

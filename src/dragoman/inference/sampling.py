@@ -105,13 +105,18 @@ def _uniform(keys: np.ndarray, seed: int, step: int) -> Tensor:
 
 def _draw(log_probabilities: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     """The word of each row at which the sum of all probabilities up to it passes the number."""
-    words = log_probabilities.shape[1]
-    candidates, ids = log_probabilities.topk(min(sampling.top_k or words, words), dim=1)
-    sums = (candidates / sampling.temperature).softmax(dim=1).cumsum(dim=1)
+    if not 0 < sampling.top_k < log_probabilities.shape[1]:
+        return _place(log_probabilities, uniform, sampling.temperature)
+    candidates, words = log_probabilities.topk(sampling.top_k, dim=1)
+    return words.gather(1, _place(candidates, uniform, sampling.temperature)[:, None])[:, 0]
+
+
+def _place(log_probabilities: Tensor, uniform: Tensor, temperature: float) -> Tensor:
+    sums = (log_probabilities / temperature).softmax(dim=1).cumsum(dim=1)
     # Not beyond the last sum, which rounding may leave short of 1.
     wanted = uniform.to(sums.device)[:, None] * sums[:, -1:]
-    places = torch.searchsorted(sums, wanted, right=True).clamp_(max=ids.shape[1] - 1)
-    return ids.gather(1, places)[:, 0]
+    places = torch.searchsorted(sums, wanted, right=True)
+    return places.clamp_(max=sums.shape[1] - 1)[:, 0]
 
 
 def _words(tokens: list[int], end: int) -> tuple[int, ...]:

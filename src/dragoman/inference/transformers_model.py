@@ -128,7 +128,7 @@ class TransformersTranslator:
 
 def load_translator(folder: Path, device: torch.device) -> TransformersTranslator:
     """Open a folder as anyone would, from disk alone."""
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return TransformersTranslator(model.to(device).eval(), tokenizer)

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -57,6 +58,7 @@ class Limits:
     waiting: int  # Sentences for one model.
     seconds: float  # For one request to arrive, and then to be translated.
     keys: frozenset[str]  # None: everybody may ask.
+    origins: tuple[str, ...] = ()  # Of other pages that a browser lets ask; "*" for all.
 
 
 def make_app(
@@ -88,7 +90,11 @@ def make_app(
         lifespan=lifespan,
         exception_handlers={HTTPException: _explain, Exception: _explain_bug},
     )
-    return measured(app, server.metrics, {route.path for route in routes})
+    # Browsers let pages of other origins ask only where this says so.
+    open_to_others = CORSMiddleware(
+        app, limits.origins, allow_methods=["GET", "POST"], allow_headers=["Content-Type"]
+    )
+    return measured(open_to_others, server.metrics, {route.path for route in routes})
 
 
 class _Server:

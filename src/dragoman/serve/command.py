@@ -35,6 +35,7 @@ class ServeRequest:
     max_waiting: int
     timeout_seconds: float
     api_keys: Path | None
+    allow_origin: Sequence[str]
 
 
 def serve(request: ServeRequest) -> None:
@@ -45,7 +46,13 @@ def serve(request: ServeRequest) -> None:
     from dragoman.serve.models import load_models
 
     keys = _read_keys(request.api_keys) if request.api_keys else frozenset[str]()
-    limits = Limits(request.max_characters, request.max_waiting, request.timeout_seconds, keys)
+    limits = Limits(
+        request.max_characters,
+        request.max_waiting,
+        request.timeout_seconds,
+        keys,
+        tuple(request.allow_origin),
+    )
     # Before the models, which take longer: a port that is taken is told at once.
     with _listen(request.host, request.port) as listener:
         models = load_models(request.models, request.choice, request.source, request.target)

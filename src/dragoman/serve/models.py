@@ -86,6 +86,12 @@ def _load_run(choice: TrainedChoice) -> ServedModel:
 
 def _load_export(choice: TrainedChoice) -> ServedModel:
     folder = Path(choice.run)
+    for option, is_given in (
+        ("--checkpoint", choice.checkpoint != TrainedChoice.checkpoint),
+        ("--precision", choice.precision is not None),
+    ):
+        if is_given:
+            raise UserError(f"{option}: {folder} is an export, whose weights are as they were made")
     exported = load_exported(folder)
     info = exported.info
     translator = with_tag(exported.translator, choose_tag(choice.tag, info.tags))
