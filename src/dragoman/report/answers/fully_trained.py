@@ -284,8 +284,8 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         confidence="medium",  # BLEU may have the wrong tokenizer.
         note=lambda case: f"best BLEU {case.learning.best_bleu:.2f}",
         words=lambda case: (
-            f"{how_likely(case.found)} But the best BLEU is {case.learning.best_bleu:.2f}: the model hardly "
-            "translates."
+            f"{how_likely(case.found)} But the best BLEU is {case.learning.best_bleu:.2f}: the "
+            "model hardly translates."
         ),
         advice="Read the samples. If all are alike, start a new run with a lower learning rate or "
         "a longer warm-up; if they are poor, see whether the lines of the text belong together; if "
