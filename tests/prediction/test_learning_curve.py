@@ -125,3 +125,23 @@ def test_too_few_evaluations_say_nothing() -> None:
     ahead = look_ahead(steps, 2 - 0.1 * steps, nothing, None)
     assert ahead.forecasts == {}
     assert math.isnan(ahead.probability)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-3])
+def test_odd_curves_have_a_probability_all_the_same(rate: float) -> None:
+    generator = np.random.default_rng(5)
+    steps = np.cumsum(generator.integers(1, 1000, 20)).astype(float)
+    settings = ScheduleSettings("cosine", peak=rate, warmup_steps=10)
+    schedule = RunSchedule(settings, 64, 30_000)
+    for values in (
+        np.zeros(20),
+        np.full(20, 2.0),
+        1e-9 * generator.standard_normal(20),
+        1e30 * generator.random(20),
+        np.where(np.arange(20) < 10, 2.0, 9.0),
+        np.where(np.arange(20) % 5, np.nan, 3.0),
+        2.0 + np.arange(20.0) ** 3,
+    ):
+        for law in (None, schedule):
+            probability = look_ahead(steps, values, np.clip(values, 0.0, 100.0), law).probability
+            assert math.isnan(probability) or 0 <= probability <= 1

@@ -119,7 +119,7 @@ def _axes(
     """Progress by steps and, where the schedule has an end, by the sum of learning rates too."""
     last = float(steps[-1])
     by_steps = _Axis(everywhere / last, np.zeros_like(everywhere))
-    if schedule is None or not schedule.has_end:
+    if schedule is None or not schedule.has_end or not schedule.peak:
         return [(by_steps, 1.0)]
     longer = schedule.lasting(FURTHER_STEPS * last)
     seen = everywhere <= last

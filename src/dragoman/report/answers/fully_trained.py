@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from dragoman.prediction.learning_curve import FURTHER_STEPS
-from dragoman.prediction.outlook import MEANINGFUL, Measure
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.answers.advice import GIVE_IT_A_RATE, evaluate_more_often, was_zero
 from dragoman.report.answers.answer import (
@@ -19,6 +18,7 @@ from dragoman.report.answers.answer import (
     facts_of,
     unknown,
 )
+from dragoman.report.answers.expected_gain import how_likely, what_it_rests_on
 from dragoman.report.answers.validation_sets import (
     by_all_sets,
     checkpoint_of,
@@ -30,7 +30,6 @@ from dragoman.report.findings.analysis import Findings
 from dragoman.report.findings.convergence import (
     Convergence,
     ConvergenceReason,
-    Gain,
     Learning,
 )
 from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED, VERY_LIKELY
@@ -83,7 +82,7 @@ def fully_trained(evidence: Evidence, findings: Findings) -> Answer:
         facts = facts_of(learning.convergence) | _best(learning.evaluations)
         case = _Case(evidence, learning, findings.schedule)
         return ROWS[case.found.reason].answer(
-            "fully_trained", _QUESTION, facts, case, _details(case)
+            "fully_trained", _QUESTION, facts, case, what_it_rests_on(case.found)
         )
 
     return by_all_sets(findings.learning, by_one_set)
@@ -105,49 +104,9 @@ def _note(case: _Case) -> str:
     return f"{in_percent(case.found.probability)} likely to gain from 50% more steps"
 
 
-def _lead(case: _Case) -> str:
-    """How likely a longer run is to be worth it."""
-    found = case.found
-    on_schedule = " on a schedule of that length" if found.rate == "has run down" else ""
-    worth = " or ".join(_worth(measure) for measure in found.gains)
-    return (
-        f"It is {in_percent(found.probability)} likely that half as many steps again{on_schedule} "
-        f"would bring {worth}."
-    )
-
-
-def _details(case: _Case) -> tuple[str, ...]:
-    """What is expected, and what that rests on."""
-    gains = case.found.gains
-    if not gains:
-        return ()
-    expected = " and ".join(_gain_words(*item) for item in gains.items())
-    noise = " and ".join(_noise_words(*item) for item in gains.items())
-    return (
-        f"Expected from half as many steps again: {expected}; in brackets, what 9 out of 10 such "
-        "runs would get.",
-        f"This rests on {plural(case.found.evaluations, 'evaluation')}, each with a noise of "
-        f"about {noise}, and on simple curves averaged by how well they foretold them.",
-    )
-
-
-def _worth(measure: Measure) -> str:
-    return f"{MEANINGFUL[measure]:g} {'nats' if measure == 'loss' else measure}"
-
-
-def _gain_words(measure: Measure, gain: Gain) -> str:
-    if measure == "BLEU":
-        return f"{gain.expected:+z.2f} BLEU ({gain.low:+z.2f} to {gain.high:+z.2f})"
-    return f"{-gain.expected:+z.3f} nats of eval loss ({-gain.low:+z.3f} to {-gain.high:+z.3f})"
-
-
-def _noise_words(measure: Measure, gain: Gain) -> str:
-    return f"{gain.noise:.2f} BLEU" if measure == "BLEU" else f"{gain.noise:.3f} nats"
-
-
 def _and(words: str) -> Any:
     """The lead, and what it means."""
-    return lambda case: f"{_lead(case)} {words}"
+    return lambda case: f"{how_likely(case.found)} {words}"
 
 
 def _words_when_few(case: _Case) -> str:
@@ -159,7 +118,7 @@ def _words_when_few(case: _Case) -> str:
 
 def _words_when_improving(case: _Case) -> str:
     state = "is" if case.evidence.state == "running" else "ended while it was"
-    return f"{_lead(case)} The run {state} still improving."
+    return f"{how_likely(case.found)} The run {state} still improving."
 
 
 def _words_past_best(case: _Case) -> str:
@@ -325,8 +284,8 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         confidence="medium",  # BLEU may have the wrong tokenizer.
         note=lambda case: f"best BLEU {case.learning.best_bleu:.2f}",
         words=lambda case: (
-            f"{_lead(case)} But the best BLEU is {case.learning.best_bleu:.2f}: the model hardly "
-            "translates."
+            f"{how_likely(case.found)} But the best BLEU is {case.learning.best_bleu:.2f}: the "
+            "model hardly translates."
         ),
         advice="Read the samples. If all are alike, start a new run with a lower learning rate or "
         "a longer warm-up; if they are poor, see whether the lines of the text belong together; if "

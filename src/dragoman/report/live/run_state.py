@@ -49,7 +49,6 @@ class RunState:
         self._evidence: Evidence | None = None
         self._next_judgement = 0.0  # On the monotonic clock.
         self._judged_at = 0.0
-        self._new_evaluation = False
         self._looked = 0.0
         self._forget()
 
@@ -69,9 +68,9 @@ class RunState:
         now = time.monotonic()
         if now - self._looked >= SECONDS_BETWEEN_LOOKS:
             self._looked = now
-            self._read()
             if self._is_judgement_due(now):
                 self._judge()
+            self._read()
         state: dict[str, Any] = plain(self._state())
         return state
 
@@ -104,16 +103,17 @@ class RunState:
         self._next_judgement = time.monotonic() + max(5.0, spent / LARGEST_SHARE)
 
     def _take(self, evidence: Evidence, findings: Findings) -> None:
+        """Take all there is from the evidence; what is written from then on is added to it."""
         history = evidence.history
         curve = envelope(history.train.step, history.train.loss, MOST_POINTS)
         self._train = list(zip(curve.x.tolist(), curve.mean.tolist(), strict=True))
-        for at, step, seconds in zip(
+        for at, step, tokens in zip(
             history.train.time[-RECENT_STEPS:].tolist(),
             history.train.step[-RECENT_STEPS:].tolist(),
             history.train.target_tokens[-RECENT_STEPS:].tolist(),
             strict=True,
         ):
-            self._recent.append((at, int(step), seconds))
+            self._recent.append((at, int(step), tokens))
         series = evidence.evaluations
         if series is not None:
             rows = zip(
@@ -135,6 +135,8 @@ class RunState:
         }
         for attempt in history.attempts:
             self._note(attempt.kind, attempt.time, attempt.step, vars(attempt.began))
+            for host in attempt.began.joined or ():
+                self._note("joined", attempt.time, attempt.step, {"host": host})
         for lost in history.machines_lost:
             self._note("lost", lost.time, lost.step, vars(lost.event))
         self._events.sort(key=lambda one: one["time"])

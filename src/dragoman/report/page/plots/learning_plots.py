@@ -95,8 +95,8 @@ def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         _mark_restarts(axes, evidence)
 
     words = (
-        " The line is the curve behind the noise, averaged over all that were fitted; dashed, "
-        "where half as many steps again would lead. It lies in the band 9 times out of 10."
+        " Over the second half of the run, the curve behind the noise; dashed, where half "
+        "as many steps again would lead. It lies in the band 9 times out of 10."
         if found
         else ""
     )
@@ -113,13 +113,14 @@ def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
 def _draw_forecast(axes: "Axes", found: Forecast) -> None:
     """The curve behind the noise, and where 50% more steps would lead."""
     tint = colour("purple")
-    low, middle, high = np.quantile(-found.path, (0.05, 0.5, 0.95), axis=0)
-    ahead = found.path_steps > found.last_step
-    axes.plot(found.path_steps[~ahead], middle[~ahead], color=tint, lw=1.2)
-    axes.plot(found.path_steps[ahead], middle[ahead], **dashed("purple", label="if it went on"))
-    axes.fill_between(
-        found.path_steps, low, high, color=tint, alpha=0.15, lw=0, label="9 times out of 10"
-    )
+    # Where a curve began decides little of where it leads, and is not fitted closely.
+    shown = found.path_steps >= found.last_step / 2
+    steps = found.path_steps[shown]
+    low, middle, high = np.quantile(-found.path[:, shown], (0.05, 0.5, 0.95), axis=0)
+    past, ahead = steps <= found.last_step, steps >= found.last_step
+    axes.plot(steps[past], middle[past], color=tint, lw=1.2)
+    axes.plot(steps[ahead], middle[ahead], **dashed("purple", label="if it went on"))
+    axes.fill_between(steps, low, high, color=tint, alpha=0.15, lw=0, label="9 times out of 10")
 
 
 def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:

@@ -1,0 +1,44 @@
+"""What half as many steps again would bring, in words."""
+
+from dragoman.prediction.outlook import MEANINGFUL, Measure
+from dragoman.report.findings.convergence import Convergence, Gain
+from dragoman.wording import in_percent, plural
+
+
+def how_likely(found: Convergence) -> str:
+    """How likely a longer run is to be worth it."""
+    on_schedule = " on a schedule of that length" if found.rate == "has run down" else ""
+    worth = " or ".join(_worth(measure) for measure in found.gains)
+    return (
+        f"It is {in_percent(found.probability)} likely that half as many steps again{on_schedule} "
+        f"would bring {worth}."
+    )
+
+
+def what_it_rests_on(found: Convergence) -> tuple[str, ...]:
+    """What is expected, and what that rests on."""
+    gains = found.gains
+    if not gains:
+        return ()
+    expected = " and ".join(_gain_words(*item) for item in gains.items())
+    noise = " and ".join(_noise_words(*item) for item in gains.items())
+    return (
+        f"Expected from half as many steps again: {expected}; in brackets, what 9 out of 10 such "
+        "runs would get.",
+        f"This rests on {plural(found.evaluations, 'evaluation')}, each with a noise of "
+        f"about {noise}, and on simple curves averaged by how well they foretold them.",
+    )
+
+
+def _worth(measure: Measure) -> str:
+    return f"{MEANINGFUL[measure]:g} {'nats' if measure == 'loss' else measure}"
+
+
+def _gain_words(measure: Measure, gain: Gain) -> str:
+    if measure == "BLEU":
+        return f"{gain.expected:+z.2f} BLEU ({gain.low:+z.2f} to {gain.high:+z.2f})"
+    return f"{-gain.expected:+z.3f} nats of eval loss ({-gain.low:+z.3f} to {-gain.high:+z.3f})"
+
+
+def _noise_words(measure: Measure, gain: Gain) -> str:
+    return f"{gain.noise:.2f} BLEU" if measure == "BLEU" else f"{gain.noise:.3f} nats"
