@@ -76,7 +76,7 @@ def py3langid() -> Identify:
     from dragoman.corpus.languages import identifier
 
     model = identifier()
-    return lambda line: model.classify(line)  # type: ignore[no-any-return]
+    return lambda line: model.classify(line)
 
 
 def lingua() -> Identify:

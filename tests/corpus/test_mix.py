@@ -87,6 +87,11 @@ def test_a_stage_begins_at_its_step_to_the_row() -> None:
         assert (large > 0, small > 0) == (not 7 <= number < 9, number >= 7)
 
 
+def test_a_stage_of_the_first_step_replaces_the_weights_from_the_start() -> None:
+    mixed = stream((Stage(1, (1.0, 0.0)), Stage(1, (0.0, 1.0))))
+    assert set(mixed.corpora_of(1).tolist()) == {1}
+
+
 def test_any_position_goes_on_exactly_across_epochs_and_stages() -> None:
     mixed = stream((Stage(1, (0.8, 0.2)), Stage(12, (0.2, 0.8))))
     whole = list(islice(steps(mixed), 30))

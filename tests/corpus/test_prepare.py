@@ -15,7 +15,7 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.demo import write_demo
 from dragoman.corpus.manifest import PairCounts
-from dragoman.corpus.prepare import BUILDING, prepare
+from dragoman.corpus.prepare import BUILDING, DROPPED, INSPECTED, prepare
 from dragoman.corpus.rows import pack
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
@@ -206,7 +206,7 @@ def test_second_run_does_nothing_and_changes_rebuild(small_text: Path) -> None:
     made = manifest.stat().st_mtime_ns
     second = run_dragoman("prepare", config)
     assert "is up to date" in second.stderr
-    assert second.stdout == first.stdout
+    assert first.stdout.startswith(second.stdout), "what is wrong with the text was told before"
     assert manifest.stat().st_mtime_ns == made
     assert run_dragoman("prepare", config, "cleaning.max_words=60").returncode == 0
     assert manifest.stat().st_mtime_ns != made
@@ -394,7 +394,8 @@ def test_killed_at_any_moment_it_leaves_the_old_or_the_new_corpus(small_text: Pa
         assert PreparedCorpus(folder).identity in seed_of
     assert killed > 0
     assert prepared(small_text, "corpus.seed=3").identity not in seed_of
-    assert {path.name.split("-")[0] for path in folder.iterdir()} == {
+    beside = {DROPPED, *INSPECTED}
+    assert {path.name.split("-")[0] for path in folder.iterdir()} - beside == {
         ".lock",
         "manifest.json",
         "corpus",

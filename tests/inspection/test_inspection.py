@@ -1,6 +1,7 @@
 """Good text, damaged in known ways: each kind is found with its rate, and nothing in clean text."""
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -122,6 +123,17 @@ DAMAGES: dict[str, tuple[str, Callable[[Lines], Lines], float]] = {
 
 def test_every_kind_of_damage_is_tried() -> None:
     assert DAMAGES.keys() == KINDS.keys()
+
+
+def test_the_documented_rates_are_those_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs/your-own-text.md").read_text()
+    told = " ".join(page.split())
+    for name, kind in KINDS.items():
+        assert f"`{name}` |" in told
+        assert f"`{kind.setting}`" in told
+        if kind.least_rate:
+            (rate,) = re.findall(rf"([\d.]+)% for (?:`\w+` and )?`{name}`", told)
+            assert float(rate) / 100 == pytest.approx(kind.least_rate)
 
 
 def test_clean_text_gives_an_empty_list(tmp_path: Path, in_process: None) -> None:

@@ -161,8 +161,8 @@ def test_two_workers_start_from_the_same_weights_as_one(folder: Path) -> None:
     losses = []
     for workers in ("1", "2"):
         run = folder / f"runs/workers-{workers}"
-        command = ["train", folder / "child.toml", "--run", run, "--workers", workers]
-        trained = run_dragoman(*command, *FAST, *still, "training.steps=6", cwd=folder)
+        words = ["--workers", workers, *FAST, *still, "training.steps=6"]
+        trained = run_dragoman("train", folder / "child.toml", "--run", run, *words, cwd=folder)
         assert trained.returncode == 0, trained.stderr
         lines = [*metrics(run, "eval"), *metrics(run, "train")]
         losses.append([(line["step"], line["loss"]) for line in lines])

@@ -15,13 +15,13 @@ LEAST_SPREAD = 0.1  # Of log lengths; of lines that are all as long nothing can 
 
 def out_of_step(source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Mark the lines of stretches whose lengths fit those of neighbouring lines better."""
-    logs = [np.log1p(lengths.astype(np.float64)) for lengths in (source, target)]
+    source_logs, target_logs = (np.log1p(lengths) for lengths in (source, target))
     marked = np.zeros(len(source), dtype=bool)
     for start in range(0, len(source), LINES_PER_STRETCH):
         # A short rest at the end is judged together with the lines before it.
         stop = min(start + LINES_PER_STRETCH, len(source))
         first = max(0, min(start, stop - FEWEST_LINES))
-        if stop - first >= FEWEST_LINES and _is_shifted(*logs, first, stop):
+        if stop - first >= FEWEST_LINES and _is_shifted(source_logs, target_logs, first, stop):
             marked[start:stop] = True
     return marked
 

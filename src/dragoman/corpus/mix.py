@@ -56,7 +56,7 @@ def slots_of(pairs: PairTokens) -> int:
 
 
 class MixedStream:
-    """Cuts several corpora into steps, forever."""
+    """Cuts several corpora into steps, forever; of stages that have begun, the last one counts."""
 
     def __init__(
         self,
@@ -91,9 +91,7 @@ class MixedStream:
 
     def corpora_of(self, step: int) -> NDArray[np.int64]:
         """The number of the corpus that each row of a step comes from."""
-        stage = max(
-            (one for one in self.stages if one.from_step <= step), key=lambda one: one.from_step
-        )
+        stage = next(one for one in reversed(self.stages) if one.from_step <= step)
         ends = np.cumsum(stage.shares)[:-1] * 2.0**64
         first = (step - 1) * self.rows_per_step
         rows = np.arange(first, first + self.rows_per_step, dtype=np.uint64)

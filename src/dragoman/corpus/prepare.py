@@ -109,8 +109,9 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.iterdir():
         if DATA_FOLDER.fullmatch(path.name) and path.name != in_force:
             shutil.rmtree(path)
-    for path in folder.glob(f".{MANIFEST}.*"):
-        path.unlink()
+    for name in (MANIFEST, DROPPED, *INSPECTED):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink()
 
 
 def _publish(folder: Path, building: Path, manifest: Manifest) -> Manifest:

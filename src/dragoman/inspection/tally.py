@@ -23,7 +23,7 @@ from dragoman.inspection.findings import (
     wilson,
 )
 
-MOST_KEYS = 400_000  # Of pairs that are remembered to find their near duplicates.
+MOST_KEYS = 200_000  # Of pairs that are remembered to find their near duplicates.
 SAMPLED = ("wrong_language", "swapped_sides")
 
 

@@ -15,6 +15,7 @@ def write_before(run: RunFolder, before: Before) -> None:
 
 def read_before(run: RunFolder) -> Before | None:
     """Read them again; None if the run did not start from another, or is about to."""
-    if not run.before.is_file():
+    # Machines that share a history may have shared that there is none.
+    if not run.before.is_file() or not run.before.stat().st_size:
         return None
     return read_document(run.before, Before, "restore it, or delete it to train without")

@@ -288,7 +288,7 @@ class Trainer:
     def _evaluate(self) -> Scores | None:
         """Score all validation sets and take note; every worker learns the same scores."""
         evaluations = self.evaluator.evaluate(self.model)
-        if self.progress.step == 0:
+        if self.progress.step == 0 and self.config.training.start_from:
             self.recorder.before(self.evaluator.compare_with(evaluations))
         for one in evaluations:
             self.recorder.evaluation(self.progress.step, one)
