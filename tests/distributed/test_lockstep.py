@@ -46,26 +46,26 @@ def test_losses_agree_for_any_number_of_workers_and_compression(prepared: Path) 
         assert packed[-1]["loss"] != histories[1][-1]["loss"], "nothing was compressed"
 
 
-def test_three_kills_end_like_the_undisturbed_run(prepared: Path) -> None:
-    steps = ["training.steps=100", "evaluation.every_steps=50"]
+def test_a_kill_is_told_and_what_is_repeated_is_marked(prepared: Path) -> None:
+    """test_faults.py kills ten times."""
+    steps = ["training.steps=60", "evaluation.every_steps=30"]
     assert train(prepared, "whole", 2, *steps).returncode == 0
     run = prepared / "run"
     with training(prepared, *steps) as process:
-        for count, (victim, step) in enumerate(((1, 10), (0, 25), (1, 40)), start=1):
-            wait_until(partial(has_step, run, step))
-            worker_processes(process)[victim].kill()
-            wait_until(partial(has_restarted, run, count))
+        wait_until(partial(has_step, run, 10))
+        worker_processes(process)[1].kill()
+        wait_until(partial(has_restarted, run, 1))
         _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
     assert_same_end(prepared / "whole", run)
-    restarts = metrics(run, "restart")
-    assert [line["reason"].split(":")[-1] for line in restarts] == [" killed by SIGKILL"] * 3
-    assert [line["reason"].split(" ")[1] for line in restarts] == ["1", "0", "1"]
+    (restart,) = metrics(run, "restart")
+    assert restart["reason"].startswith("worker 1 ")
+    assert restart["reason"].endswith(": killed by SIGKILL")
     counted = {}
     for line in metrics(run, "train"):
         assert line.get("repeated", False) == (line["step"] in counted)
         counted[line["step"]] = line
-    assert sorted(counted) == list(range(1, 101))
+    assert sorted(counted) == list(range(1, 61))
 
 
 def test_nan_in_one_worker_makes_all_skip_together(prepared: Path) -> None:
@@ -79,11 +79,11 @@ def test_nan_in_one_worker_makes_all_skip_together(prepared: Path) -> None:
     assert skipped == {9, 10, 11}
 
 
-@pytest.mark.parametrize(("fragments", "kind"), [(1, "adam"), (2, "muon")])
-def test_local_steps_resume_and_restart_exactly(prepared: Path, fragments: int, kind: str) -> None:
-    local = [f"optimizer.kind={kind}"]
+def test_local_steps_resume_and_restart_exactly(prepared: Path) -> None:
+    """With whole models and adam, tests/cluster/test_local_steps.py does so in one process."""
+    local = ["optimizer.kind=muon"]
     local += ["distributed.sync=local", "distributed.local_steps=3", "distributed.compression=bf16"]
-    local += [f"distributed.local_fragments={fragments}", "evaluation.every_steps=12"]
+    local += ["distributed.local_fragments=2", "evaluation.every_steps=12"]
     result = train(prepared, "whole", 2, *local)
     assert result.returncode == 0, result.stderr
     local.append("checkpoints.every_steps=4")
