@@ -191,6 +191,8 @@ class RunState:
         who = line.get("host") or ""
         why = line.get("reason") or ""
         self._end = {"reason": why} if kind == "stop" else None
+        if who and str(why).startswith(who):
+            why = ""  # It says the same once more.
         words = f"{who} {_TOLD[kind]}".strip()
         told = {"kind": kind, "time": at, "step": step, "what": words, "why": str(why)}
         self._events.append(told)
