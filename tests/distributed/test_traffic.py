@@ -1,7 +1,6 @@
 """What goes over the links between machines, counted and told."""
 
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -15,8 +14,6 @@ import pytest
 from dragoman.config_file import load_config
 from dragoman.corpus.demo import write_demo
 from dragoman.corpus.prepare import prepare
-from dragoman.prediction.step_model import Scenario, predict
-from dragoman.report.findings.measured_run import load_calibration
 from dragoman.report.page.report_page import write_report
 from machines import Network, end_of, run_on, training
 from support import final_tensors, metrics
@@ -87,16 +84,14 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
 def test_report_tells_whether_the_network_was_the_bottleneck(
     measured_net: Network, demo_config: Path
 ) -> None:
-    """The same model over a slow link and over a fast one, and what the slow one says of the fast.
+    """The same model over a slow link, with little to compute, and over a fast one, with much.
 
-    Other load may come and go: little is computed beside the slow link and much beside the fast
-    one, steps are held against what the slowest worker computed in them, and the band is wide.
-    benchmarks/whatif.py shows that predictions hold within 15% where nothing disturbs them.
+    benchmarks/whatif.py holds what the slow run says of a fast link against such runs.
     """
     net = measured_net
     settings = ["training.steps=16", "schedule.decay_steps=4", "schedule.warmup_steps=8"]
     settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
-    network_answers, steps_without_network, steps_measured = {}, {}, {}
+    network_answers = {}
     for rate, slots in (("50mbit", 512), ("10gbit", 2048)):
         for machine in net.machines:
             machine.limit(rate)
@@ -119,19 +114,11 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
         write_report(run)
         answers = {one["id"]: one for one in json.loads((run / "report/report.json").read_text())}
         network_answers[rate] = answers["network_bottleneck"]
-        steps = metrics(run, "train")[3:]
-        seconds = np.array([line["seconds"] for line in steps])
-        computed = np.array([line["slowest"]["seconds"] for line in steps])
-        infinite = predict(load_calibration(run), Scenario(bytes_per_second=math.inf))
-        steps_without_network[rate] = infinite.seconds_step / computed.mean()
-        steps_measured[rate] = float(np.median(seconds / computed))
-        shutil.copytree(run / "report", net.folder / f"report-{rate}")
         for machine in net.machines:
             shutil.rmtree(run_on(net, machine))
     slow, fast = network_answers["50mbit"], network_answers["10gbit"]
     assert slow["verdict"] == "yes", slow
     assert fast["verdict"] == "no", fast
-    assert steps_without_network["50mbit"] == pytest.approx(steps_measured["10gbit"], rel=0.35)
 
 
 def test_check_names_the_slow_link(measured_net: Network, demo_config: Path) -> None:
