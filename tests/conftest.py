@@ -24,6 +24,7 @@ validation.valid = { source = "valid.en", target = "valid.de" }
 size = 320
 """
 LEARNS_TO_SPELL = [
+    "batches.rows_per_device=5",
     "model.d_model=32",
     "model.feed_forward=64",
     "model.dropout=0.0",
@@ -125,8 +126,8 @@ steps = 20
 @pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks for groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first: most mistakes show within a minute. Then the longest of the others."""
-    longest = ("end_to_end", "distributed")
-    ranks = {folder: rank for rank, folder in enumerate(longest)}
+    longest = ("test_traffic.py", "end_to_end", "distributed")
+    ranks = {part: rank for rank, part in enumerate(longest)}
     items.sort(
         key=lambda item: (
             item.get_closest_marker("slow") is not None,

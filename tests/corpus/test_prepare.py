@@ -380,7 +380,7 @@ def test_killed_at_any_moment_it_leaves_the_old_or_the_new_corpus(small_text: Pa
     folder = small_text / "prepared"
     generator = random.Random(0)
     killed = 0
-    for _ in range(12):
+    for _ in range(6):
         other_seed = 3 - seed_of[PreparedCorpus(folder).identity]
         process = subprocess.Popen(
             dragoman_command("prepare", small_text / "config.toml", "--processes", "1")

@@ -62,7 +62,7 @@ def test_a_launcher_that_stood_still_takes_nobody_for_dead(prepared: Path) -> No
         time.sleep(8)
         process.send_signal(signal.SIGCONT)
         step = metrics(run, "train")[-1]["step"]
-        wait_until(lambda: has_step(run, step + 100))
+        wait_until(lambda: has_step(run, step + 30))
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 4, errors

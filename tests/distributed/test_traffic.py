@@ -92,7 +92,7 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
     settings = ["training.steps=16", "schedule.decay_steps=4", "schedule.warmup_steps=8"]
     settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
     network_answers = {}
-    for rate, slots in (("50mbit", 512), ("10gbit", 2048)):
+    for rate, slots in (("100mbit", 512), ("10gbit", 2048)):
         for machine in net.machines:
             machine.limit(rate)
         batches = f"batches.tokens_per_step={slots}"
@@ -116,7 +116,7 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
         network_answers[rate] = answers["network_bottleneck"]
         for machine in net.machines:
             shutil.rmtree(run_on(net, machine))
-    slow, fast = network_answers["50mbit"], network_answers["10gbit"]
+    slow, fast = network_answers["100mbit"], network_answers["10gbit"]
     assert slow["verdict"] == "yes", slow
     assert fast["verdict"] == "no", fast
 

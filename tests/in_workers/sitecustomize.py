@@ -12,7 +12,7 @@ import signal
 import time
 from typing import Any
 
-SECONDS_OF_REST = float(os.environ.get("REST", "0.02"))
+SECONDS_OF_REST = float(os.environ.get("REST", "0.03"))
 
 if "RANK" in os.environ:
     from dragoman.training import calibration, trainer

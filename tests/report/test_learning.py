@@ -282,14 +282,14 @@ def test_a_plateau_is_seldom_called_unfinished(correlation: float) -> None:
     generator = np.random.default_rng(8)
     step = np.arange(10.0, 310, 10)
     reasons = []
-    for _ in range(100):
+    for _ in range(50):
         noise = drifting(generator.standard_normal((3, 30)), correlation)
         loss, bleu = 2.5 + 0.02 * noise[0], 30 + 0.3 * noise[1]
         sample = 2.3 - 0.05 * np.log(step) + 0.02 * noise[2]
         series = Evaluations("", "", step, step, step, loss, sample, bleu)
         reasons.append(judge_learning((series,), NO_STEPS, None)[0].convergence.reason)
-    assert reasons.count("still improving") <= 4
-    assert reasons.count("past its best") <= 5
+    assert reasons.count("still improving") <= 3
+    assert reasons.count("past its best") <= 3
 
 
 def test_one_bad_step_is_not_a_divergence(tmp_path: Path) -> None:

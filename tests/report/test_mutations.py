@@ -12,7 +12,7 @@ from dragoman.report.page.report_page import write_report
 from mutations import mutate
 from report.run_folders import START, RunFolder, pair_run, write_checkpoints
 
-MUTATIONS = 120
+MUTATIONS = 80
 EMPTY_PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
 
 
