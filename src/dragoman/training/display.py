@@ -97,7 +97,8 @@ class Display:
         if self._live:
             self._show(self._live)
         else:
-            for sample in one.samples[:2]:
+            # One sentence, which gets better from evaluation to evaluation.
+            for sample in one.samples[:1]:
                 self.say(f"    {sample.source}  ->  {sample.translation}")
 
     def stop(self) -> None:
