@@ -7,6 +7,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 
 from forked import Template, forking
 from support import SMALL, number_pairs, write_lines
+
+# nohup lets processes ignore it, and theirs too; tests send it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 SPELLING = """\
 [corpus]
