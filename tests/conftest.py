@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forked import Template, forking
-from support import SMALL, number_pairs, write_lines
+from support import SMALL, number_pairs, write_lines, write_small_text
 
 # nohup lets processes ignore it, and theirs too; tests send it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -98,33 +98,6 @@ def spelling_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(config, processes=1)
     train(config, str(folder / "run"))
     return folder / "run"
-
-
-def write_small_text(folder: Path) -> Path:
-    folder.mkdir()
-    for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
-        source, target = number_pairs(first, count)
-        write_lines(folder / f"{name}.en", source)
-        write_lines(folder / f"{name}.de", target)
-    (folder / "config.toml").write_text(
-        """\
-[corpus]
-folder = "prepared"
-train = [{ source = "train.en", target = "train.de" }]
-validation.valid = { source = "valid.en", target = "valid.de" }
-test.test = { source = "test.en", target = "test.de" }
-
-[vocabulary]
-size = 320
-
-[model]
-preset = "tiny"
-
-[training]
-steps = 20
-"""
-    )
-    return folder
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks for groups.

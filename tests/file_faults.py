@@ -12,21 +12,8 @@ from pathlib import Path
 from dragoman.report.page import templating
 from fault_outcomes import Ended, Finding, Outcome, judge_refusal, run_forked, worst
 from mutations import mutate
-from support import SMALL, number_pairs, run_dragoman, write_lines
+from support import SMALL, run_dragoman, write_small_text
 
-CONFIG = """\
-[corpus]
-folder = "prepared"
-train = [{ source = "train.en", target = "train.de" }]
-validation.valid = { source = "valid.en", target = "valid.de" }
-test.test = { source = "test.en", target = "test.de" }
-
-[vocabulary]
-size = 320
-
-[model]
-preset = "tiny"
-"""
 LINES = b"one two three\nseven\n\nnine nine four unheard-of \xf0\x9f\x98\x80\n"
 PAGES = ("report", "whatif", "compare")
 EVERY_READER = (*PAGES, "translate", "evaluate", "export", "train")
@@ -78,21 +65,11 @@ class World:
         shutil.copytree(self.pristine, self.folder)
 
 
-def write_corpus(folder: Path) -> Path:
-    """Write text to train on and a config for it, whose path is returned."""
-    folder.mkdir()
-    for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
-        for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
-            write_lines(folder / f"{name}.{side}", lines)
-    (folder / "config.toml").write_text(CONFIG)
-    return folder / "config.toml"
-
-
 def build_world(place: Path) -> World:
     """Train a small run on two workers, export it, and note what every command says of it."""
     world = World(place / "world", place / "pristine", place / "streams")
     world.streams.mkdir(parents=True)
-    config = write_corpus(world.folder)
+    config = write_small_text(world.folder) / "config.toml"
     (world.folder / "precious").mkdir()
     (world.folder / "precious" / "thesis.txt").write_text("not ours\n")
     train = ("train", config, "--run", world.run, *SMALL)

@@ -21,8 +21,14 @@ import psutil
 
 from dragoman.cluster.control_store import STORE_VARIABLE, connect
 from fault_outcomes import Ended, Finding, Outcome, judge_refusal, worst
-from file_faults import write_corpus
-from support import SMALL, dragoman_command, final_tensors, run_dragoman, wait_until
+from support import (
+    SMALL,
+    dragoman_command,
+    final_tensors,
+    run_dragoman,
+    wait_until,
+    write_small_text,
+)
 
 STEPS = 40
 SETTINGS = [*SMALL, f"training.steps={STEPS}", "evaluation.every_steps=20"]
@@ -158,7 +164,7 @@ def build_stage(place: Path) -> LocalStage:
 
 def prepare_corpus(place: Path) -> None:
     """Write text and a config, and prepare it."""
-    config = write_corpus(place / "corpus")
+    config = write_small_text(place / "corpus") / "config.toml"
     ended = run_dragoman("prepare", config, "--processes", "1", *SETTINGS)
     assert ended.returncode == 0, ended.stderr
 

@@ -61,6 +61,34 @@ def number_pairs(first: int, count: int) -> tuple[list[str], list[str]]:
     return source, target
 
 
+def write_small_text(folder: Path) -> Path:
+    """Make a folder with train, validation and test text and a config for it."""
+    folder.mkdir()
+    for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
+        source, target = number_pairs(first, count)
+        write_lines(folder / f"{name}.en", source)
+        write_lines(folder / f"{name}.de", target)
+    (folder / "config.toml").write_text(
+        """\
+[corpus]
+folder = "prepared"
+train = [{ source = "train.en", target = "train.de" }]
+validation.valid = { source = "valid.en", target = "valid.de" }
+test.test = { source = "test.en", target = "test.de" }
+
+[vocabulary]
+size = 320
+
+[model]
+preset = "tiny"
+
+[training]
+steps = 20
+"""
+    )
+    return folder
+
+
 # A model and steps so small that starting the process takes longest.
 SMALL = [
     "model.encoder_layers=1",
