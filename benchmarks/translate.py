@@ -136,7 +136,7 @@ def generate_batch(
     padding = peer.config.pad_token_id
     source = nn.utils.rnn.pad_sequence(
         [torch.tensor(sentence) for sentence in sentences], batch_first=True, padding_value=padding
-    )
+    ).to(peer.device)
     found = peer.generate(
         input_ids=source,
         attention_mask=source != padding,

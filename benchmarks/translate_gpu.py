@@ -20,17 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from dragoman.config import TranslationSettings
 from dragoman.corpus.store import EvaluationSet, PreparedCorpus
 from dragoman.inference.evaluate import score_text
-from dragoman.inference.hypotheses import Hypothesis
 from dragoman.inference.load import TrainedModel, load_trained
-from dragoman.inference.translate import TextSides, longest_output, translate_text
 from dragoman.model.precision import arithmetic
 from dragoman.runs.folder import find_run
 from pegasus import compare_logits, make_pegasus
+from translate import generate
 
 BEAMS = 1, 4
 PEER_BATCHES = 16_384, 65_536
@@ -78,10 +76,11 @@ def main() -> None:
     for beam in BEAMS:
         settings = replace(trained.config.translation, beam=beam, patience=1)
         some = lines[: arguments.peer_lines]
-        generate(peer, trained.translator.text, settings, PEER_BATCHES[0], some[:64])
+        text, first = trained.translator.text, PEER_BATCHES[0]
+        generate(peer, text, replace(settings, batch_tokens=first), some[:64])
         for batch_tokens in PEER_BATCHES:
             start = time.perf_counter()
-            found = generate(peer, trained.translator.text, settings, batch_tokens, some)
+            found = generate(peer, text, replace(settings, batch_tokens=batch_tokens), some)
             seconds = time.perf_counter() - start
             report(f"Hugging Face generate, {batch_tokens:,}", beam, trained, found, seconds)
 
@@ -117,40 +116,6 @@ def report(
         f"| {name} | {beam} | {len(found):,} | {seconds:.2f} | {tokens / seconds:,.0f} |",
         flush=True,
     )
-
-
-def generate(
-    peer: Any,
-    text: TextSides,
-    settings: TranslationSettings,
-    batch_tokens: int,
-    lines: Sequence[str],
-) -> list[str]:
-    @torch.inference_mode()
-    def search(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-        padding = peer.config.pad_token_id
-        source = nn.utils.rnn.pad_sequence(
-            [torch.tensor(sentence) for sentence in sentences],
-            batch_first=True,
-            padding_value=padding,
-        ).to(GPU)
-        found = peer.generate(
-            input_ids=source,
-            attention_mask=source != padding,
-            num_beams=settings.beam,
-            length_penalty=settings.length_penalty,
-            early_stopping=True,
-            do_sample=False,
-            max_new_tokens=longest_output(source.shape[1]) - 1,
-        )
-        marks = (padding, text.target.begin, text.target.end)
-        return [
-            [Hypothesis(tuple(token for token in row if token not in marks), 0.0)]
-            for row in found.tolist()
-        ]
-
-    ranked = translate_text(lines, text, search, batch_tokens, 1, lambda _: None)
-    return [best[0].text for best in ranked]
 
 
 if __name__ == "__main__":
