@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import cli
+from dragoman.beside_training import notified
 from dragoman.config import NotifySettings
 from dragoman.errors import SystemFault
 from dragoman.notify import Notice, notify
@@ -121,9 +121,9 @@ def test_the_end_and_a_failure_are_told_by_one_process(
     run = tmp_path / "mine"
     run.mkdir()
     (run / "train.log").write_text("2026-11-16 12:58:17 the run is complete at step 9: enough\n")
-    with cli._notified(config, str(run)):
+    with notified(config, str(run)):
         pass
-    with pytest.raises(SystemFault), cli._notified(config, str(run)):
+    with pytest.raises(SystemFault), notified(config, str(run)):
         raise SystemFault("no room on the disk")
     told = [(one["event"], one["message"]) for one in _kept(tmp_path / "told")]
     expected = [
