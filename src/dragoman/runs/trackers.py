@@ -20,7 +20,6 @@ from dragoman.files import write_whole
 from dragoman.runs.folder import RunFolder
 
 PROJECT = "dragoman"
-KEEP_FILES: tuple[TrackerKind, ...] = ("wandb", "mlflow", "trackio")
 MOST_WAITING = 200_000  # Points that a slow tracker may be behind; then it is dropped.
 SECONDS_AT_END = 60.0  # That a tracker has for what is still waiting.
 
@@ -163,6 +162,17 @@ def open_tracker(
             return MlFlow(run, settings)
         case "trackio":
             return Trackio(run, settings)
+        case _:
+            assert_never(kind)
+
+
+def keeps_files(kind: TrackerKind) -> bool:
+    """Whether a tracker has a place for files of a run."""
+    match kind:
+        case "tensorboard":
+            return False
+        case "wandb" | "mlflow" | "trackio":
+            return True
         case _:
             assert_never(kind)
 
