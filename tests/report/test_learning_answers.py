@@ -21,7 +21,7 @@ from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.bottleneck import NetworkReason
 from dragoman.report.findings.convergence import ConvergenceReason
-from dragoman.report.findings.learning_rate import LearningRateReason
+from dragoman.report.findings.followed_schedule import LearningRateReason
 from dragoman.report.findings.overfitting import OverfittingReason
 from dragoman.report.findings.step_times import StepTimeReason
 from dragoman.report.findings.timeline import DurationReason

@@ -32,7 +32,7 @@ from dragoman.report.findings.convergence import (
     ConvergenceReason,
     Learning,
 )
-from dragoman.report.findings.learning_rate import LearningRateReason
+from dragoman.report.findings.followed_schedule import LearningRateReason
 from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED, VERY_LIKELY
 from dragoman.wording import in_count, in_percent, plural
 

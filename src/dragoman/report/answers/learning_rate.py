@@ -10,7 +10,7 @@ from dragoman.report.answers.advice import GIVE_IT_A_RATE
 from dragoman.report.answers.answer import Answer, Row
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.learning_rate import LearningRate, LearningRateReason, LoggedRate
+from dragoman.report.findings.followed_schedule import LearningRate, LearningRateReason, LoggedRate
 
 _QUESTION = "What did the learning rate do?"
 

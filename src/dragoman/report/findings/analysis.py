@@ -8,8 +8,8 @@ from dragoman.prediction.step_model import MeasuredRun, Prediction, whatif_table
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.bottleneck import Network, judge_network
 from dragoman.report.findings.convergence import Convergence, Learning, judge_learning
+from dragoman.report.findings.followed_schedule import LearningRate, judge_learning_rate
 from dragoman.report.findings.gpus import GpuJudgement, judge_gpus
-from dragoman.report.findings.learning_rate import LearningRate, judge_learning_rate
 from dragoman.report.findings.measured_run import calibrate
 from dragoman.report.findings.overfitting import Overfitting
 from dragoman.report.findings.step_times import (
