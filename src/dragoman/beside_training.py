@@ -14,7 +14,8 @@ from dragoman.console import say
 from dragoman.errors import explain
 from dragoman.notify import Notice, notify
 from dragoman.runs.folder import RunFolder, new_run
-from dragoman.runs.trackers import Trackers, keeps_files
+from dragoman.runs.tracker_kinds import keeps_files
+from dragoman.runs.trackers import Trackers
 
 _TIMESTAMP = len("2026-01-31 12:00:00 ")  # Before every line of train.log.
 
