@@ -41,6 +41,17 @@ class Trap:
         return Path.touch, (self.path,)
 
 
+def test_installed_program_ends_in_peace(prepared: Path) -> None:
+    """Launcher, agent and workers as users have them; nearly all other tests fork theirs."""
+    program = Path(sys.executable).with_name("dragoman")
+    words = ["train", prepared / "config.toml", "--run", prepared / "run", "--workers", "2", *SMALL]
+    result = subprocess.run([program, *words], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for sign in ("Traceback", "Fatal", "terminate called", "Aborted", "Exception ignored"):
+        assert sign not in result.stderr, result.stderr
+    assert not metrics(prepared / "run", "restart")
+
+
 def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
     run = prepared / "run"
     with training(prepared, *LONG, "distributed.timeout_seconds=8") as process:
