@@ -24,6 +24,7 @@ from support import (
     has_step,
     metrics,
     refusal,
+    run_dragoman,
     wait_until,
     without_privilege,
 )
@@ -39,17 +40,6 @@ class Trap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (self.path,)
-
-
-def test_installed_program_ends_in_peace(prepared: Path) -> None:
-    """Launcher, agent and workers as users have them; nearly all other tests fork theirs."""
-    program = Path(sys.executable).with_name("dragoman")
-    words = ["train", prepared / "config.toml", "--run", prepared / "run", "--workers", "2", *SMALL]
-    result = subprocess.run([program, *words], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    for sign in ("Traceback", "Fatal", "terminate called", "Aborted", "Exception ignored"):
-        assert sign not in result.stderr, result.stderr
-    assert not metrics(prepared / "run", "restart")
 
 
 def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
@@ -283,15 +273,20 @@ def test_mistakes_that_workers_find_are_not_worth_another_try(small_text: Path) 
     assert "resume the run with" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("closed/run", "Permission denied"), ("config.toml", "File exists")]
-)
-def test_where_no_run_can_be_is_told_in_one_line(prepared: Path, name: str, why: str) -> None:
-    (prepared / "closed").mkdir(mode=0o500)
-    command = dragoman_command("train", prepared / "config.toml", "--run", prepared / name)
-    if name == "closed/run":
-        command = without_privilege(command)
-    result = subprocess.run([*command, "--workers", "2", *SMALL], capture_output=True, text=True)
+def test_where_no_run_can_be_is_told_in_one_line(prepared: Path) -> None:
+    taken = prepared / "config.toml"
+    result = run_dragoman(
+        *("train", prepared / "config.toml", "--run", taken, "--workers", "2", *SMALL)
+    )
     assert result.returncode == 2, result.stderr
     (line,) = [line for line in result.stderr.splitlines() if "2 workers, lo" not in line]
-    assert re.fullmatch(f"dragoman: worker 0 on .*: {prepared / name}: {why}", line)
+    assert re.fullmatch(f"dragoman: worker 0 on .*: {taken}: File exists", line)
+
+
+def test_where_nobody_may_write_is_told_in_one_line(prepared: Path) -> None:
+    (prepared / "closed").mkdir(mode=0o500)
+    run = prepared / "closed/run"
+    command = dragoman_command("train", prepared / "config.toml", "--run", run, *SMALL)
+    result = subprocess.run(without_privilege(command), capture_output=True, text=True)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr == f"dragoman: {run}: Permission denied\n"
