@@ -21,7 +21,7 @@ from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from launched import LONG
 from machines import Machine, Network, network, shell, wait_for_ssh
-from support import SMALL, has_step, metrics, number_pairs, wait_until, write_lines
+from support import SMALL, has_step, metrics, wait_until, write_numbers
 
 TIMEOUT_SECONDS = 10
 WORKER, AGENT = b"train", b"dragoman.cluster.agent"
@@ -44,8 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 8)):
-            for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
-                write_lines(folder / f"{name}.{side}", lines)
+            write_numbers(folder, name, first, count)
         (folder / "config.toml").write_text(CONFIG)
         prepare(load_config(folder / "config.toml", SETTINGS))
         with network(folder, ["hostA", "hostB"]) as net:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from forked import Template, forking
-from support import SMALL, number_pairs, write_lines, write_small_text
+from support import SMALL, write_numbers, write_small_text
 
 # nohup lets processes ignore it, and theirs too; tests send it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -106,8 +106,7 @@ def spelling_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         folder.mkdir()
         for name, first, count in (("train", 1_000, 3_000), ("valid", 5_000, 120)):
-            for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
-                write_lines(folder / f"{name}.{side}", lines)
+            write_numbers(folder, name, first, count)
         (folder / "config.toml").write_text(SPELLING)
         config = load_config(folder / "config.toml", [*SMALL, *LEARNS_TO_SPELL])
         prepare(config, processes=1)

@@ -61,13 +61,17 @@ def number_pairs(first: int, count: int) -> tuple[list[str], list[str]]:
     return source, target
 
 
+def write_numbers(folder: Path, name: str, first: int, count: int) -> None:
+    """Write them as parallel text, NAME.en and NAME.de."""
+    for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
+        write_lines(folder / f"{name}.{side}", lines)
+
+
 def write_small_text(folder: Path) -> Path:
     """Make a folder with train, validation and test text and a config for it."""
     folder.mkdir()
     for name, first, count in (("train", 10_000, 600), ("valid", 20_000, 20), ("test", 30_000, 20)):
-        source, target = number_pairs(first, count)
-        write_lines(folder / f"{name}.en", source)
-        write_lines(folder / f"{name}.de", target)
+        write_numbers(folder, name, first, count)
     (folder / "config.toml").write_text(
         """\
 [corpus]

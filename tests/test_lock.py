@@ -1,8 +1,11 @@
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from dragoman.config import TrackerKind
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -12,6 +15,8 @@ def test_the_lock_pins_all_that_builds_runs_and_tests_the_project() -> None:
     pinned = {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     project = settings["project"]
+    # What `pip install 'dragoman[...]'` is advised for.
+    assert set(get_args(TrackerKind)) - {"tensorboard"} <= project["optional-dependencies"].keys()
     needed = [
         *settings["build-system"]["requires"],
         *project["dependencies"],
@@ -19,7 +24,7 @@ def test_the_lock_pins_all_that_builds_runs_and_tests_the_project() -> None:
             line
             for name, group in project["optional-dependencies"].items()
             # Trackers bring many libraries of their own; their tests are skipped without them.
-            if name not in ("wandb", "mlflow", "trackio")
+            if name not in get_args(TrackerKind)
             for line in group
         ),
     ]

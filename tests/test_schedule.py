@@ -4,12 +4,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from dragoman.config import SCHEDULE_NEEDS, ScheduleKind, ScheduleSettings
+from dragoman.config import SCHEDULE_TRAITS, ScheduleKind, ScheduleSettings
 from dragoman.schedule import SCHEDULES, learning_rate, learning_rates
 
 
 def test_every_schedule_that_can_be_asked_for_is_there() -> None:
-    assert tuple(SCHEDULES) == tuple(SCHEDULE_NEEDS) == get_args(ScheduleKind)
+    assert tuple(SCHEDULES) == tuple(SCHEDULE_TRAITS) == get_args(ScheduleKind)
 
 
 def test_transformer_schedule_of_the_reference_runs() -> None:

@@ -5,10 +5,13 @@ import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from dragoman import __version__
 from dragoman.config import COMPRESSIONS, Library, Precision, Quantization
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 PROBLEMS_FOUND = 3
 STOPPED = 4
@@ -65,15 +68,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parsed
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dragoman",
-        description="Train translation models across machines; learn the truth about the run.",
-        epilog=EXIT_CODES,
-    )
-    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
-    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
-
+def _add_corpus_verbs(verbs: "Verbs") -> None:
+    """The verbs before a run."""
     demo = verbs.add_parser("demo", help="the whole story on the embedded corpus")
     demo.add_argument(
         "--folder", type=Path, default=Path("demo"), help="where to put everything (default: demo)"
@@ -87,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(prepare)
     prepare.add_argument("--processes", type=int, help="worker processes (default: all cores)")
 
+
+def _add_training_verbs(verbs: "Verbs") -> None:
+    """The verbs that make a run."""
     train = verbs.add_parser("train", help="train, or resume a run")
     _add_config(train)
     _add_workers(train)
@@ -106,6 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(check)
     _add_workers(check)
 
+
+def _add_model_verbs(verbs: "Verbs") -> None:
+    """The verbs that use what was trained."""
     evaluate = verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model")
     _add_trained(evaluate)
     evaluate.add_argument(
@@ -163,6 +165,9 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_serve(verbs.add_parser("serve", help="an address that translates, and a page"))
 
+
+def _add_report_verbs(verbs: "Verbs") -> None:
+    """The verbs that tell about runs."""
     report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
     report.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
@@ -185,8 +190,20 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, default=Path("compare"), help="folder (default: compare)"
     )
 
-    verbs.add_parser("settings", help="print every setting with its default")
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dragoman",
+        description="Train translation models across machines; learn the truth about the run.",
+        epilog=EXIT_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    _add_corpus_verbs(verbs)
+    _add_training_verbs(verbs)
+    _add_model_verbs(verbs)
+    _add_report_verbs(verbs)
+    verbs.add_parser("settings", help="print every setting with its default")
     for name, verb in verbs.choices.items():
         verb.description, verb.epilog = DESCRIPTIONS[name], EXIT_CODES
     return parser

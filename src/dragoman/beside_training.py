@@ -14,7 +14,8 @@ from dragoman.console import say
 from dragoman.errors import explain
 from dragoman.notify import Notice, notify
 from dragoman.runs.folder import RunFolder, new_run
-from dragoman.runs.trackers import KEEP_FILES, Trackers
+from dragoman.runs.tracker_kinds import keeps_files
+from dragoman.runs.trackers import Trackers
 
 _TIMESTAMP = len("2026-01-31 12:00:00 ")  # Before every line of train.log.
 
@@ -68,7 +69,7 @@ def _last_word(run: RunFolder) -> str:
 
 def attach_report(config: Config, name: str) -> None:
     """Hand the report of a run that is over to the trackers that keep files."""
-    run, kinds = new_run(name), [kind for kind in config.logging.trackers if kind in KEEP_FILES]
+    run, kinds = new_run(name), [kind for kind in config.logging.trackers if keeps_files(kind)]
     # The machine that launched a run need not have taken part in it.
     if not kinds or not run.metrics.exists():
         return

@@ -150,7 +150,7 @@ def _train(arguments: argparse.Namespace) -> None:
             )
         hosts = _hosts(arguments, config)
 
-        from dragoman.runs.trackers import refuse_missing
+        from dragoman.runs.tracker_kinds import refuse_missing
 
         refuse_missing(config.logging.trackers)
 

@@ -324,16 +324,25 @@ class ScheduleSettings:
     )
 
 
-# The settings that each schedule reads.
-SCHEDULE_NEEDS: Mapping[ScheduleKind, frozenset[str]] = {
-    "transformer": frozenset({"scale", "warmup_steps"}),
-    "inverse_square_root": frozenset({"peak", "warmup_steps"}),
-    "cosine": frozenset({"peak", "warmup_steps", "final_fraction"}),
-    "constant": frozenset({"peak", "warmup_steps"}),
-    "warmup_stable_decay": frozenset({"peak", "warmup_steps", "decay_steps", "final_fraction"}),
+@dataclass(frozen=True)
+class ScheduleTraits:
+    """What the checks of a config need to know of a schedule."""
+
+    reads: frozenset[str]  # Settings.
+    ends_with_run: bool  # The run then cannot be made longer.
+
+
+SCHEDULE_TRAITS: Mapping[ScheduleKind, ScheduleTraits] = {
+    "transformer": ScheduleTraits(frozenset({"scale", "warmup_steps"}), ends_with_run=False),
+    "inverse_square_root": ScheduleTraits(frozenset({"peak", "warmup_steps"}), ends_with_run=False),
+    "cosine": ScheduleTraits(
+        frozenset({"peak", "warmup_steps", "final_fraction"}), ends_with_run=True
+    ),
+    "constant": ScheduleTraits(frozenset({"peak", "warmup_steps"}), ends_with_run=False),
+    "warmup_stable_decay": ScheduleTraits(
+        frozenset({"peak", "warmup_steps", "decay_steps", "final_fraction"}), ends_with_run=True
+    ),
 }
-# Those that end with the run, which then cannot be made longer.
-SCHEDULES_WITH_END: tuple[ScheduleKind, ...] = ("cosine", "warmup_stable_decay")
 
 
 @dataclass(frozen=True)

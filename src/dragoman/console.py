@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import Any
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -78,12 +77,7 @@ class Progress:
                 self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._bar:
             with unfailing():
                 self._bar.stop()

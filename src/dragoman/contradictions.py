@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 
 from dragoman.config import (
-    SCHEDULE_NEEDS,
-    SCHEDULES_WITH_END,
+    SCHEDULE_TRAITS,
     SET_NAME,
     TAG,
     BatchSettings,
@@ -190,24 +189,24 @@ def _optimizer_contradictions(optimizer: OptimizerSettings, given: Collection[st
 
 def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str]:
     schedule, steps = config.schedule, config.training.steps
+    traits = SCHEDULE_TRAITS[schedule.kind]
     unused = (
         {item.name for item in fields(schedule) if f"schedule.{item.name}" in given}
-        - SCHEDULE_NEEDS[schedule.kind]
+        - traits.reads
         - {"kind"}
     )
     problems = [
         f"schedule.{name} has no effect on the {schedule.kind} schedule; remove it"
         for name in sorted(unused)
     ]
-    falls = schedule.kind in SCHEDULES_WITH_END
-    if falls and steps is None:
+    if traits.ends_with_run and steps is None:
         problems.append(f"the {schedule.kind} schedule needs training.steps to know its end")
-    elif falls and steps is not None and steps <= schedule.warmup_steps + schedule.decay_steps:
+    elif traits.ends_with_run and (steps or 0) <= schedule.warmup_steps + schedule.decay_steps:
         problems.append(
             f"training.steps = {steps} leaves no room after schedule.warmup_steps = "
             f"{schedule.warmup_steps} and decay_steps = {schedule.decay_steps}"
         )
-    if schedule.kind == "warmup_stable_decay" and not schedule.decay_steps:
+    if "decay_steps" in traits.reads and not schedule.decay_steps:
         problems.append("schedule.decay_steps is missing: over how many steps is the fall?")
     return problems
 

@@ -1,6 +1,6 @@
 """The learning rate of each step: a pure function, so that a report can check the logged curve.
 
-A schedule is one entry of SCHEDULES, besides its name and what it reads in config.py.
+A schedule is one entry of SCHEDULES, besides its name and its traits in config.py.
 """
 
 import math

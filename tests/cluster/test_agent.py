@@ -18,8 +18,8 @@ from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 import forked
-from dragoman.cluster.agent import STARTING_SECONDS, Agent
 from dragoman.cluster.control_store import ControlStore
+from dragoman.cluster.elastic_agent import STARTING_SECONDS, Agent
 from dragoman.cluster.failures import Failure
 from dragoman.cluster.orders import Orders
 from dragoman.cluster.rendezvous import SignedRendezvous, make_handler

@@ -1,8 +1,22 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from dragoman.config import CleaningSettings
-from dragoman.corpus.clean import count_words, first_occurrences, reason_to_drop
+from dragoman.corpus.clean import (
+    FILTERS,
+    FilterName,
+    count_words,
+    first_occurrences,
+    reason_to_drop,
+)
+
+
+def test_every_filter_is_in_the_table_with_a_setting_that_is_off() -> None:
+    assert tuple(FILTERS) == get_args(FilterName)
+    settings = [one.setting for one in FILTERS.values() if one.setting]
+    assert not any(getattr(CleaningSettings(), name) for name in settings)
 
 
 @pytest.mark.parametrize(

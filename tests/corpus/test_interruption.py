@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support import PATIENCE, dragoman_command, number_pairs, wait_until, write_lines
+from support import PATIENCE, dragoman_command, wait_until, write_numbers
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +23,7 @@ if any("spawn_main" in word for word in sys.orig_argv):
 
 def start_preparing(folder: Path) -> subprocess.Popen[str]:
     """Begin to prepare enough text for two worker processes, which start slowly."""
-    source, target = number_pairs(10_000, 8_000)
-    write_lines(folder / "train.en", source)
-    write_lines(folder / "train.de", target)
+    write_numbers(folder, "train", 10_000, 8_000)
     (folder / "sitecustomize.py").write_text(SLOW_WORKERS)
     return subprocess.Popen(
         dragoman_command("prepare", folder / "config.toml", "--processes", "2"),

@@ -19,7 +19,7 @@ from dragoman.corpus.store import PairTokens, PreparedCorpus
 from dragoman.documents import parse
 from dragoman.errors import UserError
 from dragoman.training.parts import check_corpus_settings, make_stream
-from support import SMALL, number_pairs, write_lines
+from support import SMALL, number_pairs, write_lines, write_numbers
 
 ROWS = 32  # Of a step.
 
@@ -185,9 +185,7 @@ def test_stages_change_the_weights_they_name(tmp_path: Path) -> None:
 def write_directions(folder: Path, *, count: int = 300) -> None:
     """English to German, and other numbers from German to English."""
     for name, first in (("a", 10_000), ("b", 40_000)):
-        source, target = number_pairs(first, count)
-        write_lines(folder / f"{name}.en", source)
-        write_lines(folder / f"{name}.de", target)
+        write_numbers(folder, name, first, count)
     write_lines(folder / "valid.en", ["one two"])
     write_lines(folder / "valid.de", ["eins zwei"])
 

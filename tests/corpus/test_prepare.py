@@ -27,6 +27,7 @@ from support import (
     run_dragoman,
     without_privilege,
     write_lines,
+    write_numbers,
 )
 
 
@@ -359,9 +360,7 @@ def test_full_disk_is_one_line_and_leaves_the_old_corpus(small_text: Path) -> No
         pytest.skip("cannot mount a small disk here")
     try:
         before = prepared(small_text, "corpus.folder='disk/prepared'").identity
-        source, target = number_pairs(10_000, 8_000)
-        write_lines(small_text / "train.en", source)
-        write_lines(small_text / "train.de", target)
+        write_numbers(small_text, "train", 10_000, 8_000)
         result = run_dragoman(
             "prepare", small_text / "config.toml", "corpus.folder='disk/prepared'"
         )

@@ -25,7 +25,7 @@ from dragoman.runs.checkpoint import Checkpoint, prune, write_checkpoint
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 from dragoman.training.start import train
-from support import SMALL, metrics, number_pairs, refusal, write_lines
+from support import SMALL, metrics, refusal, write_numbers
 
 CONFIG = """\
 [corpus]
@@ -44,8 +44,7 @@ PRECISION: Precision = "bfloat16" if torch.cuda.is_available() else "float32"
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
     for name, first, count in (("train", 1_000, 600), ("news", 5_000, 20), ("talks", 6_000, 10)):
-        for side, lines in zip(("en", "de"), number_pairs(first, count), strict=True):
-            write_lines(folder / f"{name}.{side}", lines)
+        write_numbers(folder, name, first, count)
     (folder / "config.toml").write_text(CONFIG)
     config = load_config(folder / "config.toml", [*SMALL, f"training.precision={PRECISION}"])
     prepare(config, processes=1)

@@ -7,7 +7,8 @@ from dragoman.report.answers.network_bottleneck import network_bottleneck
 from dragoman.report.answers.step_time import step_time
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import analyse
-from dragoman.report.findings.bottleneck import judge_network, measure_steps, steady_steps
+from dragoman.report.findings.bottleneck import judge_network
+from dragoman.report.findings.step_times import measure_steps, steady_steps
 from dragoman.thresholds import STRAGGLER_WORTH_NAMING
 from report.run_folders import START, RunFolder, calm_run, grown_run, local_run, pair_run
 
@@ -67,7 +68,7 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     assert findings.network.infinite_network_seconds == pytest.approx(0.5)
     # At 4 MB a second half a second brings 2 MB; the earlier steps had 4.
     assert findings.network.traffic[0].bytes_per_step == pytest.approx(2e6, rel=1e-3)
-    assert findings.correlation is not None
+    assert findings.correlation.windows is not None
     np.testing.assert_allclose(findings.correlation.windows.seconds_per_step, 0.5)
     assert "with the latest 4 a step took 0.500 s" in step_time(evidence, findings).details[0]
     assert any("40 of 160 steps that the latest ones made" in line for line in evidence.missing)
@@ -193,6 +194,7 @@ def test_a_slow_worker_0_is_named_though_it_never_waits(tmp_path: Path) -> None:
     assert findings.network.straggler.seconds == 0
     assert findings.network.straggler.seconds_behind == pytest.approx(0.3)
     assert findings.network.longest_wait_seconds == pytest.approx(0.05 + 0.3)
+    assert findings.step_reason == "waits for a worker"
     for answer in (network_bottleneck(evidence, findings), step_time(evidence, findings)):
         assert "Worker 0 on alpha is the slowest in 100% of steps" in answer.next_step
         assert "0.300 s (30% of a step) longer" in answer.next_step
@@ -263,9 +265,8 @@ def test_meetings_are_no_uneven_steps(tmp_path: Path) -> None:
     assert times is not None
     # Seven steps of one second and one of three.
     assert (times.percentile_5, times.median, times.percentile_95) == pytest.approx([1.25] * 3)
-    answer = step_time(evidence, findings)
-    assert "of rounds of 8 steps: median 1.25 s" in answer.answer
-    assert "twice" not in answer.next_step
+    assert "of rounds of 8 steps: median 1.25 s" in step_time(evidence, findings).answer
+    assert findings.step_reason == "mostly compute"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_three_steps_on_one_machine(tmp_path: Path) -> None:
     assert "median" not in answer.answer
     assert answer.details == ("Only 3 steps count, the first ones after a start too.",)
     assert (answer.confidence, answer.note) == ("low", "")
-    assert answer.next_step == "Let the run make more steps."
+    assert findings.step_reason == "few steps"
 
 
 def test_three_steps_on_two_machines(tmp_path: Path) -> None:
@@ -400,36 +401,55 @@ def test_workers_of_one_machine_that_wait_for_each_other(tmp_path: Path) -> None
     assert (answer.verdict, answer.tone) == ("single machine", "caution")
     assert "0.700 s of each step of 1.00 s (70%) is waiting for each other" in answer.answer
     assert "fewer workers" in answer.next_step
-    assert "see the network's answer" in step_time(evidence, findings).next_step
+    assert findings.step_reason == "waits for gradients"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "reason"),
     [
-        ([1.0] * 20, "Compute is the largest part"),
-        ([1.0] * 18 + [3.0] * 2, "Some steps take more than twice the median"),
-        ([1.0] * 2 + [3.0] * 18, "Half of the steps take more than twice as long as the fastest"),
+        ([1.0] * 20, "mostly compute"),
+        ([1.0] * 18 + [3.0] * 2, "some slow steps"),
+        ([1.0] * 2 + [3.0] * 18, "half of the steps slow"),
     ],
 )
-def test_uneven_steps(tmp_path: Path, seconds: list[float], words: str) -> None:
+def test_uneven_steps(tmp_path: Path, seconds: list[float], reason: str) -> None:
     run = RunFolder(tmp_path)
     run.begin()
     for step in range(1, 201):
         run.train(step, seconds=seconds[step % 20])
     evidence = _load(run)
-    answer = step_time(evidence, analyse(evidence))
-    assert words in answer.next_step
-    assert answer.tone == ("plain" if "Compute" in words else "caution")
+    findings = analyse(evidence)
+    assert findings.step_reason == reason
+    is_well = reason == "mostly compute"
+    assert step_time(evidence, findings).tone == ("plain" if is_well else "caution")
 
 
-@pytest.mark.parametrize(("data", "is_warned"), [(0.05, False), (0.15, True), (0.4, True)])
-def test_waiting_for_data_is_told_though_compute_is_larger(
-    tmp_path: Path, data: float, is_warned: bool
+@pytest.mark.parametrize(
+    ("phases", "reason"),
+    [
+        ({"seconds_data": 0.05, "seconds_compute": 0.80}, "mostly compute"),
+        ({"seconds_data": 0.15, "seconds_compute": 0.70}, "waits for data"),
+        ({"seconds_data": 0.4, "seconds_compute": 0.45}, "waits for data"),
+        ({"seconds_compute": 0.2, "seconds_optimizer": 0.7}, "mostly optimizer"),
+        ({"seconds_compute": 0.2, "seconds_other": 0.7}, "mostly outside the phases"),
+    ],
+)
+def test_where_the_time_of_a_step_went(
+    tmp_path: Path, phases: dict[str, float], reason: str
 ) -> None:
     run = RunFolder(tmp_path)
     run.begin()
     for step in range(1, 201):
-        run.train(step, seconds_data=data, seconds_compute=0.85 - data)
-    evidence = _load(run)
-    answer = step_time(evidence, analyse(evidence))
-    assert ("waits for batches" in answer.next_step) == is_warned
+        run.train(step, **phases)
+    assert analyse(_load(run)).step_reason == reason
+
+
+def test_steps_that_do_not_tell_their_phases(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 201):
+        run.train(step)
+        run.lines[-1] = {
+            key: value for key, value in run.lines[-1].items() if not key.startswith("seconds_")
+        }
+    assert analyse(_load(run)).step_reason == "phases not known"

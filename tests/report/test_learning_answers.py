@@ -12,12 +12,20 @@ from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer
 from dragoman.report.answers.fully_trained import ROWS as TRAINED_ROWS
 from dragoman.report.answers.gpus_used import GPU_ROWS, GpuReason
 from dragoman.report.answers.is_overfitting import ROWS as OVERFITTING_ROWS
+from dragoman.report.answers.learning_rate import ROWS as LEARNING_RATE_ROWS
 from dragoman.report.answers.network_bottleneck import ROWS as NETWORK_ROWS
+from dragoman.report.answers.step_and_traffic import ROWS as TRAFFIC_ROWS
+from dragoman.report.answers.step_time import ROWS as STEP_TIME_ROWS
+from dragoman.report.answers.time_and_sizes import ADVICE_BY_REASON
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.bottleneck import NetworkReason
 from dragoman.report.findings.convergence import ConvergenceReason
+from dragoman.report.findings.followed_schedule import LearningRateReason
 from dragoman.report.findings.overfitting import OverfittingReason
+from dragoman.report.findings.step_times import StepTimeReason
+from dragoman.report.findings.timeline import DurationReason
+from dragoman.report.findings.traffic import TrafficReason
 from dragoman.report.page.plots.canvas import WIDE, render_svg
 from dragoman.report.page.plots.learning_plots import loss_picture
 from dragoman.wording import in_percent
@@ -401,6 +409,10 @@ def test_the_loss_of_every_set_is_drawn(tmp_path: Path) -> None:
         (OVERFITTING_ROWS, OverfittingReason),
         (NETWORK_ROWS, NetworkReason),
         (GPU_ROWS, GpuReason),
+        (LEARNING_RATE_ROWS, LearningRateReason),
+        (STEP_TIME_ROWS, StepTimeReason),
+        (TRAFFIC_ROWS, TrafficReason),
+        (ADVICE_BY_REASON, DurationReason),
     ],
 )
 def test_every_reason_has_a_row(rows: Mapping[str, object], reasons: object) -> None:

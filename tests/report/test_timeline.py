@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from dragoman.report.answers.time_and_sizes import duration
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.history import read_history
 from dragoman.report.findings.analysis import analyse
-from dragoman.report.findings.timeline import sample_causes, split_duration
+from dragoman.report.findings.timeline import Duration, Part, sample_causes, split_duration
 from report.run_folders import START, RunFolder, local_run
 
 
@@ -76,14 +77,10 @@ def test_more_seconds_than_passed_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gap", "confidence", "advice"),
-    [
-        (0, "high", "the run spent its time training"),
-        (200, "medium", "nothing in the log explains"),
-    ],
+    ("gap", "confidence", "reason"), [(0, "high", "mostly training"), (200, "medium", "gaps")]
 )
 def test_an_unexplained_gap_is_named_and_doubted(
-    tmp_path: Path, gap: float, confidence: str, advice: str
+    tmp_path: Path, gap: float, confidence: str, reason: str
 ) -> None:
     run = RunFolder(tmp_path)
     run.begin()
@@ -91,10 +88,27 @@ def test_an_unexplained_gap_is_named_and_doubted(
         run.clock += gap if step == 150 else 0
         run.train(step)
     evidence = load_evidence(run.write(), START)
-    answer = duration(evidence, analyse(evidence))
+    findings = analyse(evidence)
+    assert findings.duration.reason == reason
+    answer = duration(evidence, findings)
     assert answer.evidence["of_waiting"]["unexplained"] == pytest.approx(gap)
     assert answer.confidence == confidence
-    assert advice in answer.next_step
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ({"evaluation": 50.0}, "evaluation"),
+        ({"checkpoints": 50.0, "waiting": 50.0}, "checkpoints"),
+        ({"restarts": 50.0, "evaluation": 1.0}, "restarts"),
+        ({"evaluation": 1.0}, "mostly training"),
+        ({"waiting": 50.0}, "set-up"),
+    ],
+)
+def test_what_took_the_time_beside_training(part: dict[Part, float], reason: str) -> None:
+    parts: dict[Part, float] = dict.fromkeys(get_args(Part), 0.0)
+    found = Duration(100.0, parts | part, 0.0, 30.0, 10.0, 10.0, 0.0)
+    assert found.reason == reason
 
 
 def test_samples_belong_to_what_they_lie_in_or_near(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from dragoman.report.answers.step_and_traffic import step_time_vs_network
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import analyse
-from dragoman.report.findings.traffic import measure_traffic, training_windows
+from dragoman.report.findings.traffic import correlate_with_steps, measure_traffic, training_windows
 from report.run_folders import START, RunFolder, local_run, pair_run
 
 
@@ -25,9 +25,8 @@ def test_windows_of_local_steps_are_whole_rounds(tmp_path: Path) -> None:
     findings = analyse(evidence)
     assert findings.network is not None
     assert findings.network.traffic[0].bytes_per_step == pytest.approx(500_000)
-    answer = step_time_vs_network(evidence, findings)
-    assert "No machine has samples" not in answer.answer
-    assert "which agrees" in answer.answer
+    assert findings.correlation.reason != "no samples"
+    assert "which agrees" in step_time_vs_network(evidence, findings).answer
 
 
 def test_steps_that_do_not_say_how_long_they_took_have_no_windows(tmp_path: Path) -> None:
@@ -36,7 +35,7 @@ def test_steps_that_do_not_say_how_long_they_took_have_no_windows(tmp_path: Path
         line.pop("seconds", None)
     evidence = _load(run)
     assert training_windows(evidence, evidence.machines[0]) is None
-    assert step_time_vs_network(evidence, analyse(evidence)).verdict == "unclear"
+    assert correlate_with_steps(evidence).reason == "no windows"
 
 
 def test_windows_hold_nothing_but_training(tmp_path: Path) -> None:
@@ -73,14 +72,13 @@ def test_correlation_with_traffic(tmp_path: Path) -> None:
             sent += 1e6 * (1 + load)
     evidence = _load(run)
     findings = analyse(evidence)
-    assert findings.correlation is not None
     correlation = findings.correlation.correlation
     assert correlation is not None
     assert correlation.value > 0.8
     assert correlation.low > 0.5
     answer = step_time_vs_network(evidence, findings)
     assert answer.verdict == correlation.value
-    assert "steps are slower when more flows" in answer.answer
+    assert findings.correlation.reason == "slower with more traffic"
     assert answer.confidence == "high"
 
 
@@ -109,18 +107,15 @@ def _varied_run(path: Path, other_bytes_per_second: float) -> RunFolder:
 def test_the_same_bytes_a_step_say_nothing_about_the_network(tmp_path: Path) -> None:
     evidence = _load(_varied_run(tmp_path, other_bytes_per_second=0))
     findings = analyse(evidence)
-    assert findings.correlation is not None
     assert findings.correlation.correlation is not None
     assert findings.correlation.correlation.high < -0.5
-    answer = step_time_vs_network(evidence, findings)
-    assert "does not blame the network" in answer.answer
-    assert answer.confidence == "medium"
+    assert findings.correlation.reason == "slower with less traffic"
+    assert step_time_vs_network(evidence, findings).confidence == "medium"
 
 
 def test_others_on_the_link_are_found_behind_the_runs_own_bytes(tmp_path: Path) -> None:
     evidence = _load(_varied_run(tmp_path, other_bytes_per_second=2e6))
     findings = analyse(evidence)
-    assert findings.correlation is not None
     assert findings.correlation.correlation is not None
     assert findings.correlation.correlation.value < 0, "less flows in all while steps are slower"
     other = findings.correlation.with_other_traffic

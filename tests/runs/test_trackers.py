@@ -10,7 +10,8 @@ import pytest
 from dragoman.errors import UserError
 from dragoman.runs import trackers as module
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.trackers import Point, Trackers, refuse_missing
+from dragoman.runs.tracker_kinds import Point, refuse_missing
+from dragoman.runs.trackers import Trackers
 
 SETTINGS = {"model.preset": "tiny", "training.steps": "20"}
 

@@ -66,24 +66,15 @@ def build(config: Config, inputs: Inputs, folder: Path, processes: int, fingerpr
     times.append(time.monotonic())
     subwords = [Subwords(path.read_bytes()) for path in models]
     dtype: Dtype = "uint16" if max(model.size for model in subwords) <= 1 << 16 else "uint32"
-    seed = config.corpus.seed
     parts = [
-        Part(one.tag, Shuffler(folder, lines, dtype, seed, place, len(names)))
+        Part(one.tag, Shuffler(folder, lines, dtype, config.corpus.seed, place, len(names)))
         # All texts have the same tag where they are shuffled together.
         for place, (lines, one) in enumerate(zip(text.lines, config.corpus.train, strict=False))
     ]
     removed["too_many_tokens"], clean_bytes = encode_pass(
         text, models, config.cleaning.max_tokens, dtype, parts, processes
     )
-    with PairWriter(folder, "train") as writer:
-        corpora = {name: _write_part(part, writer) for name, part in zip(names, parts, strict=True)}
-    if not writer.pairs:
-        _raise_empty(removed, text.raw_pairs)
-    for name, counts in corpora.items():
-        if not counts.pairs:
-            raise UserError(f"corpus.train: no pair of the text {name} is left after the filters")
-    text.source.unlink()
-    text.target.unlink()
+    train, corpora = _write_train(folder, text, dict(zip(names, parts, strict=True)))
     sets = {
         kind: {
             name: _write_set(texts, folder, f"{kind}.{name}", subwords, config.cleaning, dtype)
@@ -104,11 +95,11 @@ def build(config: Config, inputs: Inputs, folder: Path, processes: int, fingerpr
         identity=identity_of(files),
         languages={side: getattr(config.corpus, f"{side}_language") for side in SIDES},
         settings=PreparedFrom(config.corpus, config.cleaning, config.vocabulary),
-        pairs=PairCounts(text.raw_pairs, writer.pairs),
+        pairs=PairCounts(text.raw_pairs, train.pairs),
         filters={name: removed[name] for name in filters_of(config.cleaning)},
         bytes={side: TextBytes(*stages) for side, stages in zip(SIDES, sizes, strict=True)},
         seconds=dict(zip(STAGES, seconds, strict=True)),
-        tokens=dict(zip(SIDES, writer.tokens, strict=True)),
+        tokens={side: getattr(train, side) for side in SIDES},
         length_histogram=LengthHistogram(HISTOGRAM_STEP, *histograms),
         vocabulary=Vocabulary(
             tuple(path.name for path in models), tuple(model.size for model in subwords), dtype
@@ -162,6 +153,22 @@ def _as_json(dropped: Mapping[str, Sequence[Dropped]]) -> bytes:
         if samples
     }
     return json.dumps(plain, indent=1, ensure_ascii=False).encode()
+
+
+def _write_train(
+    folder: Path, text: CleanText, parts: Mapping[str, Part]
+) -> tuple[SetCounts, dict[str, SetCounts]]:
+    """Write all training pairs, in random order inside each part; count all, and each part's."""
+    with PairWriter(folder, "train") as writer:
+        corpora = {name: _write_part(part, writer) for name, part in parts.items()}
+    if not writer.pairs:
+        _raise_empty(text.removed, text.raw_pairs)
+    for name, counts in corpora.items():
+        if not counts.pairs:
+            raise UserError(f"corpus.train: no pair of the text {name} is left after the filters")
+    text.source.unlink()
+    text.target.unlink()
+    return SetCounts(writer.pairs, *writer.tokens), corpora
 
 
 def _write_part(part: Part, writer: PairWriter) -> SetCounts:

@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,35 +24,52 @@ from dragoman.corpus.suspects import (
 )
 from dragoman.corpus.text import RawChunk, decode, normalize
 
+FilterName = Literal[
+    "invalid_utf8",
+    "empty_side",
+    "control_characters",
+    "too_many_words",
+    "length_ratio",
+    "identical_sides",
+    "misaligned",
+    "leaked",
+    "mojibake",
+    "markup",
+    "numbers_differ",
+    "swapped_sides",
+    "wrong_language",
+    "duplicate",
+    "near_duplicate",
+    "too_many_tokens",
+]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What a filter is called, and the setting that asks for it if it is off otherwise."""
+
+    words: str
+    setting: str = ""
+
+
 # In the order they are applied; a pair counts for the first that catches it.
-FILTERS = {
-    "invalid_utf8": "a side is not UTF-8",
-    "empty_side": "a side is empty",
-    "control_characters": "control characters",
-    "too_many_words": "too many words",
-    "length_ratio": "one side much longer than the other",
-    "identical_sides": "source equals target",
-    "misaligned": "lines out of step",
-    "leaked": "a sentence of a validation or test set",
-    "mojibake": "decoded with the wrong encoding",
-    "markup": "HTML or boilerplate",
-    "numbers_differ": "other numbers on each side",
-    "swapped_sides": "each side in the other's language",
-    "wrong_language": "a side in another language",
-    "duplicate": "seen before",
-    "near_duplicate": "nearly the same seen before",
-    "too_many_tokens": "too many subwords",
-}
-# Those that are off unless asked for, each with its setting.
-OPTIONAL_FILTERS = {
-    "misaligned": "drop_misaligned",
-    "leaked": "drop_leaked",
-    "mojibake": "drop_mojibake",
-    "markup": "drop_markup",
-    "numbers_differ": "drop_differing_numbers",
-    "swapped_sides": "drop_swapped_sides",
-    "wrong_language": "drop_wrong_language",
-    "near_duplicate": "drop_near_duplicates",
+FILTERS: Mapping[str, Filter] = {
+    "invalid_utf8": Filter("a side is not UTF-8"),
+    "empty_side": Filter("a side is empty"),
+    "control_characters": Filter("control characters"),
+    "too_many_words": Filter("too many words"),
+    "length_ratio": Filter("one side much longer than the other"),
+    "identical_sides": Filter("source equals target"),
+    "misaligned": Filter("lines out of step", "drop_misaligned"),
+    "leaked": Filter("a sentence of a validation or test set", "drop_leaked"),
+    "mojibake": Filter("decoded with the wrong encoding", "drop_mojibake"),
+    "markup": Filter("HTML or boilerplate", "drop_markup"),
+    "numbers_differ": Filter("other numbers on each side", "drop_differing_numbers"),
+    "swapped_sides": Filter("each side in the other's language", "drop_swapped_sides"),
+    "wrong_language": Filter("a side in another language", "drop_wrong_language"),
+    "duplicate": Filter("seen before"),
+    "near_duplicate": Filter("nearly the same seen before", "drop_near_duplicates"),
+    "too_many_tokens": Filter("too many subwords"),
 }
 
 # Tabs are ordinary blanks; noncharacters are reserved for our own use in subwords.py.
@@ -72,9 +89,7 @@ SAMPLES_KEPT = 20  # Of what each filter dropped.
 def filters_of(settings: CleaningSettings) -> list[str]:
     """The filters that are on, or cannot be switched off by a setting of their own."""
     return [
-        name
-        for name in FILTERS
-        if name not in OPTIONAL_FILTERS or getattr(settings, OPTIONAL_FILTERS[name])
+        name for name, one in FILTERS.items() if not one.setting or getattr(settings, one.setting)
     ]
 
 
@@ -122,7 +137,7 @@ class _Sieve:
     removed: Counter[str] = field(default_factory=Counter)
     dropped: dict[str, list[Dropped]] = field(default_factory=dict)
 
-    def drop(self, reason: str, place: int, source: str, target: str) -> None:
+    def drop(self, reason: FilterName, place: int, source: str, target: str) -> None:
         self.removed[reason] += 1
         line, path = self.chunk.first_line + place, self.chunk.files.source
         one = Dropped(zlib.crc32(b"%d" % line), str(path), line, source, target)
@@ -197,7 +212,7 @@ class _Judge:
         by_language = settings.drop_wrong_language or settings.drop_swapped_sides
         self._languages = PairLanguages(*cleaning.languages) if by_language else None
 
-    def reason(self, source: str, target: str) -> str | None:
+    def reason(self, source: str, target: str) -> FilterName | None:
         """Name the first of them that catches a pair."""
         settings, sides = self._settings, (source, target)
         if self._set_keys and not self._set_keys.isdisjoint(map(telling_key, sides)):
@@ -217,7 +232,7 @@ class _Judge:
         return None
 
 
-def reason_to_drop(source: str, target: str, settings: CleaningSettings) -> str | None:
+def reason_to_drop(source: str, target: str, settings: CleaningSettings) -> FilterName | None:
     """Name the first filter that catches a normalised pair."""
     if not source or not target:
         return "empty_side"

@@ -7,7 +7,7 @@ from hashlib import sha256 as hash_bytes
 from pathlib import Path
 
 from dragoman.config import Config, corpus_names, is_mix
-from dragoman.corpus.clean import OPTIONAL_FILTERS
+from dragoman.corpus.clean import FILTERS
 from dragoman.corpus.manifest import FORMAT
 from dragoman.corpus.subwords import Subwords, load_subwords
 from dragoman.corpus.suspects import telling_key
@@ -113,7 +113,7 @@ def fingerprint_of(config: Config, inputs: Inputs) -> str:
     elsewhere = {"folder", "train", "validation", "test", "model", "source_model", "target_model"}
     elsewhere |= {"from_run", "temperature"}  # Weights are for training.
     # Corpora that were prepared before these filters came stay up to date without them.
-    later = set(OPTIONAL_FILTERS.values())
+    later = {one.setting for one in FILTERS.values()}
     identity = {
         "format": FORMAT,
         "settings": {

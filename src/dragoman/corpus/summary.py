@@ -10,7 +10,7 @@ def summarize(manifest: Manifest) -> str:
     """Say what was kept, what was dropped and why, and how large everything is."""
     lines = [f"{manifest.pairs.raw:>14,}  pairs read"]
     lines += [
-        f"{-removed:>14,}  {FILTERS[name]} ({name})"
+        f"{-removed:>14,}  {FILTERS[name].words} ({name})"
         for name, removed in manifest.filters.items()
         if removed
     ]

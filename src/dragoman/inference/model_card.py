@@ -261,7 +261,9 @@ def _vocabulary(model: Transformer) -> str:
 
 
 def _data(config: Config, manifest: Manifest) -> str:
-    removed = [f"{count:,} {FILTERS[name]}" for name, count in manifest.filters.items() if count]
+    removed = [
+        f"{count:,} {FILTERS[name].words}" for name, count in manifest.filters.items() if count
+    ]
     rows = {
         "training text": ", ".join(_name(text) for text in config.corpus.train),
         "pairs read": f"{manifest.pairs.raw:,}",

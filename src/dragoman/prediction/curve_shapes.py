@@ -98,10 +98,6 @@ def _exponential(rate: float, power: float = 1.0) -> Shape:
     return lambda progress: np.exp(-np.minimum((progress / rate) ** power, 600.0))
 
 
-def _from(begin: float) -> Shape:
-    return lambda progress: -np.maximum(progress, begin)
-
-
 def _hill(half: float, power: float) -> Shape:
     return lambda progress: 1 / (1 + (progress / half) ** power)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dragoman.config import PRESETS, SCHEDULES_WITH_END, ScheduleSettings
+from dragoman.config import PRESETS, SCHEDULE_TRAITS, ScheduleSettings
 from dragoman.schedule import SCHEDULES, Floats, Run, learning_rates
 from dragoman.thresholds import RATE_HAS_RUN_DOWN
 
@@ -45,7 +45,7 @@ class RunSchedule:
     @property
     def has_end(self) -> bool:
         """Whether the schedule ends with the run, so that the run cannot be made longer."""
-        return self.settings.kind in SCHEDULES_WITH_END
+        return SCHEDULE_TRAITS[self.settings.kind].ends_with_run
 
     def lasting(self, steps: float) -> "RunSchedule":
         """The same schedule, but for as many steps if it would end before."""

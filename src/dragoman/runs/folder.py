@@ -9,11 +9,34 @@ from dragoman.errors import UserError
 FORMAT = 1
 
 
+class _Within:
+    """A file or folder of a run, by its place in the run's folder."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, run: "RunFolder", kind: type) -> Path:
+        return run.path.joinpath(*self._names)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of one run; docs/run-folder.md describes what is in it."""
 
     path: Path
+
+    config = _Within("config.toml")  # Every setting of the run.
+    provenance = _Within("provenance.json")  # Versions, hardware, command and corpus.
+    log = _Within("train.log")  # What was printed.
+    metrics = _Within("metrics.jsonl")  # What happened, a line each.
+    samples = _Within("samples.jsonl")  # Sentences translated at every evaluation.
+    before = _Within("before.json")  # Translations by the weights that the run started from.
+    monitor = _Within("monitor")  # What the machines did, a file each.
+    tensorboard = _Within("tensorboard")
+    trackers = _Within("trackers.json")  # Under which name each tracker knows the run.
+    checkpoints = _Within("checkpoints")  # Weights, a folder each, and their index.
+    report = _Within("report")  # Its pages and pictures.
+    export = _Within("export", "ctranslate2")
 
     @property
     def name(self) -> str:
@@ -21,73 +44,13 @@ class RunFolder:
         return self.path.name
 
     @property
-    def config(self) -> Path:
-        """Every setting of the run."""
-        return self.path / "config.toml"
-
-    @property
-    def provenance(self) -> Path:
-        """Versions, hardware, command and corpus."""
-        return self.path / "provenance.json"
-
-    @property
-    def log(self) -> Path:
-        """What was printed."""
-        return self.path / "train.log"
-
-    @property
-    def metrics(self) -> Path:
-        """What happened, a line each."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        """Sentences translated at every evaluation."""
-        return self.path / "samples.jsonl"
-
-    @property
-    def before(self) -> Path:
-        """Translations by the weights that the run started from."""
-        return self.path / "before.json"
-
-    @property
-    def monitor(self) -> Path:
-        """What the machines did, a file each."""
-        return self.path / "monitor"
-
-    def monitor_of(self, host: str) -> Path:
-        """What one machine did, a line a second."""
-        return self.monitor / f"{host}.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Scalars for TensorBoard."""
-        return self.path / "tensorboard"
-
-    @property
-    def trackers(self) -> Path:
-        """Under which name each tracker knows the run."""
-        return self.path / "trackers.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Weights, a folder each, and their index."""
-        return self.path / "checkpoints"
-
-    @property
     def subwords(self) -> tuple[Path, Path]:
         """Copies of the vocabularies, so that a run translates without its corpus."""
         return self.path / "source.model", self.path / "target.model"
 
-    @property
-    def report(self) -> Path:
-        """The report's pages and pictures."""
-        return self.path / "report"
-
-    @property
-    def export(self) -> Path:
-        """The model in the format of CTranslate2."""
-        return self.path / "export" / "ctranslate2"
+    def monitor_of(self, host: str) -> Path:
+        """What one machine did, a line a second."""
+        return self.monitor / f"{host}.jsonl"
 
     def exists(self) -> bool:
         """Whether a run has been started here."""

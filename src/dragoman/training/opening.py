@@ -17,7 +17,7 @@ import torch
 from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.control_store import PART_OF_TIMEOUT, Attempt
 from dragoman.cluster.processes import Workers, host_name
-from dragoman.config import SCHEDULES_WITH_END, Config
+from dragoman.config import SCHEDULE_TRAITS, Config
 from dragoman.config_file import dump_config, flatten, load_saved_config, sections, settings_of
 from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
@@ -242,7 +242,7 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
     """A resumed run must be the run it was, but for the settings that may change."""
     before, now = flatten(load_saved_config(run.config)), flatten(config)
     fixed = fixed_settings()
-    if config.schedule.kind in SCHEDULES_WITH_END:
+    if SCHEDULE_TRAITS[config.schedule.kind].ends_with_run:
         fixed.append("training.steps")
     changed = [
         f"{name} was {before[name]!r}, is {now[name]!r}"

@@ -1,10 +1,7 @@
 """Advice that several answers give."""
 
-import numpy as np
-
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.step_series import TrainSteps
 from dragoman.report.findings.analysis import Findings
 from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE
 
@@ -30,12 +27,6 @@ def evaluate_more_often(evidence: Evidence, schedule: RunSchedule | None) -> str
     return (
         f"Evaluate more often: at least {enough} evaluations over the run (evaluation.every_steps)."
     )
-
-
-def was_zero(train: TrainSteps) -> bool:
-    """Whether the learning rate was zero at every step that tells."""
-    known = train.learning_rate[np.isfinite(train.learning_rate)]
-    return len(known) > 0 and not known.any()
 
 
 def spare_evaluations(findings: Findings) -> str:

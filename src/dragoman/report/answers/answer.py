@@ -9,6 +9,7 @@ import numpy as np
 
 Confidence = Literal["high", "medium", "low"]
 Tone = Literal["good", "caution", "bad", "plain"]
+Verdict = str | float | list[str]
 Case = TypeVar("Case")
 Value = TypeVar("Value")
 
@@ -19,7 +20,7 @@ class Answer:
 
     id: str
     question: str
-    verdict: str | float | list[str]
+    verdict: Verdict
     headline: str  # The verdict as a card shows it.
     answer: str  # One or two plain sentences with the numbers in them.
     evidence: dict[str, Any]  # The numbers themselves, ready for JSON.
@@ -42,7 +43,7 @@ class Answer:
 class Row(Generic[Case]):
     """All that one reason stands for; what depends on the case is a function of it."""
 
-    verdict: str
+    verdict: Verdict | Callable[[Case], Verdict]
     tone: Tone | Callable[[Case], Tone]
     confidence: Confidence | Callable[[Case], Confidence]
     note: str | Callable[[Case], str]
@@ -59,22 +60,24 @@ class Row(Generic[Case]):
         details: tuple[str, ...] = (),
     ) -> Answer:
         """The answer that this row gives in a case."""
+        verdict = self.verdict(case) if callable(self.verdict) else self.verdict
         return Answer(
             id=identity,
             question=question,
-            verdict=self.verdict,
-            headline=_in_case(self.headline, case) or self.verdict.capitalize(),
-            tone=_in_case(self.tone, case),
-            note=_in_case(self.note, case),
-            answer=_in_case(self.words, case),
+            verdict=verdict,
+            headline=in_case(self.headline, case) or str(verdict).capitalize(),
+            tone=in_case(self.tone, case),
+            note=in_case(self.note, case),
+            answer=in_case(self.words, case),
             evidence=evidence,
-            confidence=_in_case(self.confidence, case),
-            next_step=_in_case(self.advice, case),
+            confidence=in_case(self.confidence, case),
+            next_step=in_case(self.advice, case),
             details=details,
         )
 
 
-def _in_case(value: Value | Callable[[Case], Value], case: Case) -> Value:
+def in_case(value: Value | Callable[[Case], Value], case: Case) -> Value:
+    """What stands in a row, or what it comes to in a case."""
     return value(case) if callable(value) else value
 
 

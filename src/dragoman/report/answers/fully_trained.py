@@ -8,7 +8,7 @@ import numpy as np
 
 from dragoman.prediction.learning_curve import FURTHER_STEPS
 from dragoman.prediction.run_schedule import RunSchedule
-from dragoman.report.answers.advice import GIVE_IT_A_RATE, evaluate_more_often, was_zero
+from dragoman.report.answers.advice import GIVE_IT_A_RATE, evaluate_more_often
 from dragoman.report.answers.answer import (
     HISTORY_IS_LOST,
     Answer,
@@ -32,6 +32,7 @@ from dragoman.report.findings.convergence import (
     ConvergenceReason,
     Learning,
 )
+from dragoman.report.findings.followed_schedule import LearningRateReason
 from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED, VERY_LIKELY
 from dragoman.wording import in_count, in_percent, plural
 
@@ -46,6 +47,7 @@ class _Case:
     evidence: Evidence
     learning: Learning
     schedule: RunSchedule | None
+    rate_reason: LearningRateReason
 
     @property
     def found(self) -> Convergence:
@@ -80,7 +82,7 @@ def fully_trained(evidence: Evidence, findings: Findings) -> Answer:
 
     def by_one_set(learning: Learning) -> Answer:
         facts = facts_of(learning.convergence) | _best(learning.evaluations)
-        case = _Case(evidence, learning, findings.schedule)
+        case = _Case(evidence, learning, findings.schedule, findings.learning_rate.reason)
         return ROWS[case.found.reason].answer(
             "fully_trained", _QUESTION, facts, case, what_it_rests_on(case.found)
         )
@@ -175,7 +177,7 @@ def _advice_after_divergence(case: _Case) -> str:
 
 
 def _advice_after_learning_nothing(case: _Case) -> str:
-    if was_zero(case.evidence.history.train):
+    if case.rate_reason == "always zero":
         return GIVE_IT_A_RATE
     if case.schedule is not None and case.last_step < case.schedule.peak_step:
         return f"Let the warm-up end, at step {case.schedule.peak_step:,}, and look again."

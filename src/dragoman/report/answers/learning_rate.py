@@ -1,100 +1,137 @@
-"""The answer about the learning rate."""
+"""The answer about the learning rate: a row for each reason."""
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dragoman.prediction.run_schedule import RunSchedule
-from dragoman.report.answers.advice import GIVE_IT_A_RATE, was_zero
-from dragoman.report.answers.answer import Answer, Confidence
+from dragoman.report.answers.advice import GIVE_IT_A_RATE
+from dragoman.report.answers.answer import Answer, Row
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
-from dragoman.thresholds import LEARNING_RATE_DEVIATION
+from dragoman.report.findings.followed_schedule import LearningRate, LearningRateReason, LoggedRate
+
+_QUESTION = "What did the learning rate do?"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What a row may speak of."""
+
+    kind: str
+    found: LearningRate
+    schedule: RunSchedule | None
+
+    @property
+    def logged(self) -> LoggedRate:
+        assert self.found.logged is not None
+        return self.found.logged
+
+    @property
+    def law(self) -> RunSchedule:
+        assert self.schedule is not None
+        return self.schedule
+
+    @property
+    def name_and_formula(self) -> str:
+        return f"The schedule is {self.kind.replace('_', ' ')}: {self.law.formula}"
+
+    @property
+    def rise(self) -> str:
+        return f"It rises for {self.law.peak_step:,} steps to its peak of {self.law.peak:.3g}"
+
+    @property
+    def rise_and_now(self) -> str:
+        so_far = " (not reached yet)" if self.logged.now_step < self.law.peak_step else ""
+        now = f"at step {self.logged.now_step:,} it is {self.logged.now:.3g}"
+        return f"{self.rise}{so_far}; {now}."
 
 
 def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
     """Explain the curve from the settings and hold the log against the law."""
-    train, schedule = evidence.history.train, findings.schedule
-    known = np.isfinite(train.learning_rate)
-    steps, rates = train.step[known], train.learning_rate[known]
+    found, schedule = findings.learning_rate, findings.schedule
+    kind = schedule.settings.kind if schedule else evidence.setting("schedule", "kind")
+    case = _Case(str(kind or "unclear"), found, schedule)
     facts: dict[str, Any] = {}
-    if len(rates):
-        facts["logged"] = {
-            "peak": rates.max(),
-            "peak_step": int(steps[np.argmax(rates)]),
-            "now": rates[-1],
-            "now_step": int(steps[-1]),
-        }
-    follows = False
+    if found.logged is not None:
+        facts["logged"] = asdict(found.logged)
     if schedule is not None:
-        deviation = float(np.abs(rates - schedule.at(steps)).max(initial=0.0) / schedule.peak)
-        follows = deviation <= LEARNING_RATE_DEVIATION.value
         facts["law"] = {
             "formula": schedule.formula,
             "warmup_steps": schedule.settings.warmup_steps,
             "peak": schedule.peak,
             "peak_step": schedule.peak_step,
         }
-        facts["largest_deviation_from_law"] = deviation
-    kind = (
-        schedule.settings.kind
-        if schedule
-        else str(evidence.setting("schedule", "kind") or "unclear")
-    )
-    advice = "Look for a config.toml that was changed, or another version of Dragoman."
-    is_zero = was_zero(train)
-    if is_zero:
-        advice = GIVE_IT_A_RATE
-    elif schedule is None:
-        advice = "Keep config.toml in the run folder: the law is read from it."
-    return Answer(
-        id="learning_rate",
-        question="What did the learning rate do?",
-        verdict=kind,
-        headline=kind.replace("_", " ").capitalize(),
-        tone="bad" if is_zero else "caution" if schedule and not follows else "plain",
-        note="zero"
-        if is_zero
-        else f"peak {schedule.peak:.2g} at step {schedule.peak_step:,}"
-        if schedule
-        else "",
-        answer=_zero_words(facts) if is_zero else _schedule_words(schedule, facts, follows),
-        evidence=facts,
-        confidence="high" if is_zero else _confidence(schedule, follows and len(rates) > 0),
-        next_step="Nothing to do." if follows else advice,
-    )
+        facts["largest_deviation_from_law"] = found.largest_deviation
+    return ROWS[found.reason].answer("learning_rate", _QUESTION, facts, case)
 
 
-def _confidence(schedule: RunSchedule | None, is_seen_to_follow: bool) -> Confidence:
-    if schedule is None:
-        return "low"
-    return "high" if is_seen_to_follow else "medium"
+def _note_of_peak(case: _Case) -> str:
+    return f"peak {case.law.peak:.2g} at step {case.law.peak_step:,}"
 
 
-def _zero_words(facts: dict[str, Any]) -> str:
-    return f"It was zero at every step up to {facts['logged']['now_step']:,}: nothing was learned."
+_row = partial(
+    Row[_Case],
+    verdict=lambda case: case.kind,
+    headline=lambda case: case.kind.replace("_", " ").capitalize(),
+)
 
+_KEEP_THE_SETTINGS = "Keep config.toml in the run folder: the law is read from it."
 
-def _schedule_words(schedule: RunSchedule | None, facts: dict[str, Any], follows: bool) -> str:
-    logged = facts.get("logged")
-    if schedule is None:
-        if logged is None:
-            return "Neither the settings nor the log say anything about the learning rate."
-        return (
+ROWS: Mapping[LearningRateReason, Row[_Case]] = {
+    "always zero": _row(
+        tone="bad",
+        confidence="high",
+        note="zero",
+        words=lambda case: (
+            f"It was zero at every step up to {case.logged.now_step:,}: nothing was learned."
+        ),
+        advice=GIVE_IT_A_RATE,
+    ),
+    "nothing known": _row(
+        tone="plain",
+        confidence="low",
+        note="",
+        words="Neither the settings nor the log say anything about the learning rate.",
+        advice=_KEEP_THE_SETTINGS,
+    ),
+    "schedule not known": _row(
+        tone="plain",
+        confidence="low",
+        note="",
+        words=lambda case: (
             "The settings do not name a schedule that is known here; the log shows a peak of "
-            f"{logged['peak']:.3g} at step {logged['peak_step']:,} and {logged['now']:.3g} at "
-            f"step {logged['now_step']:,}."
-        )
-    words = f"The schedule is {schedule.settings.kind.replace('_', ' ')}: {schedule.formula}"
-    peak = f"It rises for {schedule.peak_step:,} steps to its peak of {schedule.peak:.3g}"
-    if logged is None:
-        return f"{words}. {peak}; no step has been logged yet."
-    logged_words = "follows the law exactly"
-    if not follows:
-        percent = 100 * facts["largest_deviation_from_law"]
-        logged_words = f"deviates from the law by up to {percent:.2g}% of the peak"
-    so_far = " (not reached yet)" if logged["now_step"] < schedule.peak_step else ""
-    return (
-        f"{words}; the logged curve {logged_words}. {peak}{so_far}; at step "
-        f"{logged['now_step']:,} it is {logged['now']:.3g}."
-    )
+            f"{case.logged.peak:.3g} at step {case.logged.peak_step:,} and {case.logged.now:.3g} "
+            f"at step {case.logged.now_step:,}."
+        ),
+        advice=_KEEP_THE_SETTINGS,
+    ),
+    "nothing logged": _row(
+        tone="plain",
+        confidence="medium",
+        note=_note_of_peak,
+        words=lambda case: f"{case.name_and_formula}. {case.rise}; no step has been logged yet.",
+        advice="Nothing to do.",
+    ),
+    "follows the schedule": _row(
+        tone="plain",
+        confidence="high",
+        note=_note_of_peak,
+        words=lambda case: (
+            f"{case.name_and_formula}; the logged curve follows the law exactly. "
+            f"{case.rise_and_now}"
+        ),
+        advice="Nothing to do.",
+    ),
+    "leaves the schedule": _row(
+        tone="caution",
+        confidence="medium",
+        note=_note_of_peak,
+        words=lambda case: (
+            f"{case.name_and_formula}; the logged curve deviates from the law by up to "
+            f"{100 * (case.found.largest_deviation or 0.0):.2g}% of the peak. {case.rise_and_now}"
+        ),
+        advice="Look for a config.toml that was changed, or another version of Dragoman.",
+    ),
+}

@@ -10,12 +10,9 @@ from dragoman.prediction.sync_choice import choose_local_steps, choose_way, is_s
 from dragoman.report.answers.answer import Answer, Confidence, Row, Tone, facts_of, unknown
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.bottleneck import Network, NetworkReason, StepTimes
-from dragoman.thresholds import (
-    NETWORK_IS_BOTTLENECK,
-    NETWORK_IS_NOT_BOTTLENECK,
-    STRAGGLER_WORTH_NAMING,
-)
+from dragoman.report.findings.bottleneck import Network, NetworkReason
+from dragoman.report.findings.step_times import StepTimes
+from dragoman.thresholds import NETWORK_IS_BOTTLENECK, NETWORK_IS_NOT_BOTTLENECK
 from dragoman.wording import (
     in_bits_per_second,
     in_percent,
@@ -263,11 +260,9 @@ def _details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
 def straggler_words(found: Network, times: StepTimes) -> str:
     """Name the worker that the others wait for, if there is one."""
     straggler = found.straggler
-    if straggler is None or not straggler.is_behind:
+    if straggler is None or not straggler.is_worth_naming(times.mean):
         return ""
     share = straggler.seconds_behind / times.mean
-    if share <= STRAGGLER_WORTH_NAMING.value:
-        return ""
     where = f" on {straggler.host}" if straggler.host else ""
     return (
         f"Worker {straggler.worker}{where} is the slowest in "

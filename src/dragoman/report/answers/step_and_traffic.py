@@ -1,38 +1,54 @@
-"""The answer about step time and what flowed."""
+"""The answer about step time and what flowed: a row for each reason."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from dragoman.report.answers.answer import Answer, Confidence, facts_of
+from dragoman.report.answers.answer import Answer, Confidence, Row, facts_of
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
 from dragoman.report.findings.bottleneck import Network
-from dragoman.report.findings.traffic import TrafficCorrelation
-from dragoman.thresholds import NARROW_CORRELATION, TRAFFIC_AGREEMENT, WINDOWS_NEEDED
+from dragoman.report.findings.intervals import Correlation
+from dragoman.report.findings.traffic import TrafficCorrelation, TrafficReason, Windows
+from dragoman.thresholds import NARROW_CORRELATION, TRAFFIC_AGREEMENT
 from dragoman.wording import in_bytes, plural
+
+_QUESTION = "How does the step time relate to network traffic?"
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What a row may speak of."""
+
+    found: TrafficCorrelation
+    network: Network | None
+    first_host: str  # Whose step times these are.
+
+    @property
+    def windows(self) -> Windows:
+        assert self.found.windows is not None
+        return self.found.windows
+
+    @property
+    def correlation(self) -> Correlation:
+        assert self.found.correlation is not None
+        return self.found.correlation
 
 
 def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
     """Correlate over windows, and compare bytes per step with theory."""
-    question = "How does the step time relate to network traffic?"
-    if len(evidence.hosts) == 1:
-        return Answer(
-            id="step_time_vs_network",
-            question=question,
-            verdict="unclear",
-            headline="No network",
-            answer="All workers are on one machine: steps cause no traffic on a network.",
-            evidence={"windows": 0},
-            confidence="high",
-            next_step="Nothing to do.",
-        )
-    found, network = findings.correlation, findings.network
-    correlation = found.correlation if found else None
-    facts: dict[str, Any] = {"windows": len(found.windows) if found else 0}
-    if found:
+    first = evidence.hosts[0] if evidence.hosts else ""
+    case = _Case(findings.correlation, findings.network, first)
+    row = ROWS[case.found.reason]
+    return row.answer("step_time_vs_network", _QUESTION, _facts(case), case, _details(case))
+
+
+def _facts(case: _Case) -> dict[str, Any]:
+    found, network = case.found, case.network
+    facts: dict[str, Any] = {"windows": len(found.windows) if found.windows else 0}
+    if found.windows:
         facts |= {"host": found.host, "seconds_per_window": found.windows.seconds}
-    headline, note = "Unclear", ""
-    confidence: Confidence = "low"
-    if found and correlation:
+    if correlation := found.correlation:
         other = found.with_other_traffic
         facts |= {
             "correlation": correlation.value,
@@ -40,60 +56,15 @@ def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
             "effective_windows": correlation.effective_points,
             "with_other_traffic": facts_of(other) if other else None,
         }
-        headline = f"r = {correlation.value:.2f}"
-        note = f"95% interval {correlation.low:.2f} to {correlation.high:.2f}"
-        is_narrow = correlation.high - correlation.low < NARROW_CORRELATION.value
-        # What follows from each step's sending the same bytes is no finding about the network.
-        is_finding = correlation.low > 0 or other is not None
-        is_own = found.host in evidence.hosts[:1]
-        confidence = "high" if is_narrow and is_finding and is_own else "medium"
     if network and network.traffic:
         seen = {traffic.host: traffic.bytes_per_step for traffic in network.traffic}
         facts |= {"bytes_per_step_seen": seen, "bytes_per_step_theory": network.bytes_per_step}
-    return Answer(
-        id="step_time_vs_network",
-        question=question,
-        verdict=correlation.value if correlation else "unclear",
-        headline=headline,
-        note=note,
-        answer=_correlation_words(evidence, found) + _bytes_against_theory(network),
-        details=_correlation_details(evidence, found),
-        evidence=facts,
-        confidence=confidence,
-        next_step=_correlation_advice(found, network),
-    )
+    return facts
 
 
-def _correlation_words(evidence: Evidence, found: TrafficCorrelation | None) -> str:
-    if found is None:
-        if any(len(machine) > 1 and machine.interface for machine in evidence.machines):
-            return "No stretch of nothing but training was long enough to compare with traffic."
-        return "No machine has samples of its network interface."
-    windows, correlation = found.windows, found.correlation
-    if correlation is None:
-        if len(windows) < WINDOWS_NEEDED.value:
-            return (
-                f"Only {plural(len(windows), 'window')} of {windows.seconds:.0f} s hold nothing "
-                "but training: too few to correlate step time with traffic."
-            )
-        return "Step time or traffic does not vary at all, so there is nothing to correlate."
-    meaning = "no relation can be told from chance"
-    if correlation.low > 0:
-        meaning = "steps are slower when more flows, so the link was full or shared with others"
-    elif correlation.high < 0:
-        meaning = (
-            "less flows while steps are slower; each step sends the same bytes, so this happens "
-            "whatever slows them and does not blame the network"
-        )
-    return (
-        f"Over {len(windows):,} windows of {windows.seconds:.0f} s, step time and traffic "
-        f"correlate with r = {correlation.value:.2f} (95% interval {correlation.low:.2f} to "
-        f"{correlation.high:.2f}): {meaning}."
-    )
-
-
-def _correlation_details(evidence: Evidence, found: TrafficCorrelation | None) -> tuple[str, ...]:
-    if found is None or found.correlation is None:
+def _details(case: _Case) -> tuple[str, ...]:
+    found = case.found
+    if found.correlation is None:
         return ()
     details = []
     if other := found.with_other_traffic:
@@ -102,10 +73,20 @@ def _correlation_details(evidence: Evidence, found: TrafficCorrelation | None) -
             f"Without the bytes of the steps themselves, r = {other.value:.2f} ({other.low:.2f} "
             f"to {other.high:.2f}): {slower} while others use the link."
         )
-    first = evidence.hosts[0] if evidence.hosts else ""
-    if found.host != first:
-        details.append(f"The steps are those of {first}, the traffic that of {found.host}.")
+    if found.host != case.first_host:
+        details.append(
+            f"The steps are those of {case.first_host}, the traffic that of {found.host}."
+        )
     return tuple(details)
+
+
+def _and_bytes(words: str | Callable[[_Case], str]) -> Callable[[_Case], str]:
+    """What the correlation says, and what a step sends against theory."""
+
+    def both(case: _Case) -> str:
+        return (words(case) if callable(words) else words) + _bytes_against_theory(case.network)
+
+    return both
 
 
 def _bytes_against_theory(network: Network | None) -> str:
@@ -124,12 +105,89 @@ def _bytes_against_theory(network: Network | None) -> str:
     return f"{words}: gradients take another way (another interface, or RDMA)."
 
 
-def _correlation_advice(found: TrafficCorrelation | None, network: Network | None) -> str:
-    if found is None or found.correlation is None:
-        return "Run longer, and keep the monitor files of all machines."
-    other = found.with_other_traffic
-    if found.correlation.low > 0 or (other and other.low > 0):
-        return "Find out who else uses the link, or give the run a faster one."
-    if network is not None and network.reason == "large share":
+def _few_windows(case: _Case) -> str:
+    return (
+        f"Only {plural(len(case.windows), 'window')} of {case.windows.seconds:.0f} s hold nothing "
+        "but training: too few to correlate step time with traffic."
+    )
+
+
+def _advice_unless_slowed(case: _Case) -> str:
+    other = case.found.with_other_traffic
+    if other and other.low > 0:
+        return _WHO_ELSE
+    if case.network is not None and case.network.reason == "large share":
         return "See the answer about the bottleneck: sending fewer bytes shortens every step."
     return "Nothing to do."
+
+
+def _confidence(case: _Case) -> Confidence:
+    correlation = case.correlation
+    is_narrow = correlation.high - correlation.low < NARROW_CORRELATION.value
+    # What follows from each step's sending the same bytes is no finding about the network.
+    is_finding = correlation.low > 0 or case.found.with_other_traffic is not None
+    is_own = case.found.host == case.first_host
+    return "high" if is_narrow and is_finding and is_own else "medium"
+
+
+def _not_correlated(words: str | Callable[[_Case], str]) -> Row[_Case]:
+    return Row(
+        verdict="unclear",
+        tone="plain",
+        confidence="low",
+        note="",
+        words=_and_bytes(words),
+        advice="Run longer, and keep the monitor files of all machines.",
+    )
+
+
+def _correlated(meaning: str, advice: str | Callable[[_Case], str]) -> Row[_Case]:
+    def words(case: _Case) -> str:
+        windows, correlation = case.windows, case.correlation
+        return (
+            f"Over {len(windows):,} windows of {windows.seconds:.0f} s, step time and traffic "
+            f"correlate with r = {correlation.value:.2f} (95% interval {correlation.low:.2f} to "
+            f"{correlation.high:.2f}): {meaning}."
+        )
+
+    return Row(
+        verdict=lambda case: case.correlation.value,
+        headline=lambda case: f"r = {case.correlation.value:.2f}",
+        tone="plain",
+        confidence=_confidence,
+        note=lambda case: f"95% interval {case.correlation.low:.2f} to {case.correlation.high:.2f}",
+        words=_and_bytes(words),
+        advice=advice,
+    )
+
+
+_WHO_ELSE = "Find out who else uses the link, or give the run a faster one."
+
+ROWS: Mapping[TrafficReason, Row[_Case]] = {
+    "single machine": Row(
+        verdict="unclear",
+        headline="No network",
+        tone="plain",
+        confidence="high",
+        note="",
+        words="All workers are on one machine: steps cause no traffic on a network.",
+        advice="Nothing to do.",
+    ),
+    "no samples": _not_correlated("No machine has samples of its network interface."),
+    "no windows": _not_correlated(
+        "No stretch of nothing but training was long enough to compare with traffic."
+    ),
+    "few windows": _not_correlated(_few_windows),
+    "nothing varies": _not_correlated(
+        "Step time or traffic does not vary at all, so there is nothing to correlate."
+    ),
+    "slower with more traffic": _correlated(
+        "steps are slower when more flows, so the link was full or shared with others", _WHO_ELSE
+    ),
+    "slower with less traffic": _correlated(
+        "less flows while steps are slower; each step sends the same bytes, so this happens "
+        "whatever slows them and does not blame the network",
+        _advice_unless_slowed,
+    ),
+    "no relation": _correlated("no relation can be told from chance", _advice_unless_slowed),
+}

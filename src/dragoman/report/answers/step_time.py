@@ -1,46 +1,68 @@
-"""The answer about the time of a step."""
+"""The answer about the time of a step: a row for each reason."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from dragoman.report.answers.answer import Answer, Confidence, facts_of, unknown
+from dragoman.report.answers.answer import Answer, Confidence, Row, Tone, facts_of, unknown
 from dragoman.report.answers.network_bottleneck import straggler_words
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.bottleneck import StepTimes
-from dragoman.thresholds import (
-    NETWORK_IS_BOTTLENECK,
-    STEPS_FOR_CONFIDENCE,
-    UNEVEN_STEPS,
-    WAITING_FOR_DATA,
-)
+from dragoman.report.findings.step_times import StepTimeReason, StepTimes
+from dragoman.thresholds import STEPS_FOR_CONFIDENCE
 from dragoman.wording import in_percent, in_time, plural
 
+_QUESTION = "How long did a step take?"
 _TOO_SMALL_TO_SAY = 0.005  # Of the step time.
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What a row may speak of."""
+
+    findings: Findings
+    times: StepTimes
+
+    @property
+    def steps(self) -> str:
+        return "steps" if self.times.local_steps == 1 else "rounds"
+
+    @property
+    def straggler(self) -> str:
+        network, latest = self.findings.network, self.findings.latest_times
+        assert network is not None
+        assert latest is not None
+        return straggler_words(network, latest)
 
 
 def step_time(evidence: Evidence, findings: Findings) -> Answer:
     """Mean, median and percentiles of the step time, and its phases."""
-    times = findings.times
-    question = "How long did a step take?"
-    if times is None:
-        return unknown(
-            "step_time", question, "No step has been logged yet.", "Let the run make a few steps."
-        )
-    known = {name: value for name, value in times.phases.items() if np.isfinite(value)}
-    largest_first = sorted(known, key=lambda name: -known[name])
-    parts = ", ".join(
-        f"{name} {in_percent(times.share(name))}"
-        for name in largest_first
-        if times.share(name) >= _TOO_SMALL_TO_SAY
-    )
+    times, reason = findings.times, findings.step_reason
+    if times is None or reason is None:
+        words = "No step has been logged yet."
+        return unknown("step_time", _QUESTION, words, "Let the run make a few steps.")
+    case, details = _Case(findings, times), _details(evidence, findings, times)
+    return ROWS[reason].answer("step_time", _QUESTION, facts_of(times), case, details)
+
+
+def _words(case: _Case) -> str:
+    times = case.times
     words = f"{in_time(times.mean)} on average{_spread_words(times)}, evaluations and "
     words += "checkpoints excluded."
+    parts = ", ".join(
+        f"{name} {in_percent(times.share(name))}"
+        for name in times.largest_first
+        if times.share(name) >= _TOO_SMALL_TO_SAY
+    )
+    return f"{words} It went into {parts}." if parts else words
+
+
+def _details(evidence: Evidence, findings: Findings, times: StepTimes) -> tuple[str, ...]:
     details = []
     if times.are_few:
         few = plural(times.steps, "step")
         details.append(f"Only {few} count, the first ones after a start too.")
-    if parts:
-        words += f" It went into {parts}."
     latest = findings.latest_times
     if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
         details.append(
@@ -49,25 +71,7 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
         )
     if balanced := _balance_words(evidence):
         details.append(balanced)
-    confidence: Confidence = "medium"
-    if times.are_few:
-        confidence = "low"
-    elif known and times.steps >= STEPS_FOR_CONFIDENCE.value:
-        confidence = "high"
-    warning = _step_warning(findings, times)
-    return Answer(
-        id="step_time",
-        question=question,
-        verdict=times.mean,
-        headline=in_time(times.mean),
-        tone="caution" if warning else "plain",
-        note=f"median {in_time(times.median)}" if np.isfinite(times.median) else "",
-        answer=words,
-        details=tuple(details),
-        evidence=facts_of(times),
-        confidence=confidence,
-        next_step=warning or _step_advice(largest_first[0] if known else "", times),
-    )
+    return tuple(details)
 
 
 def _balance_words(evidence: Evidence) -> str:
@@ -101,37 +105,65 @@ def _spread_words(times: StepTimes) -> str:
     )
 
 
-def _step_warning(findings: Findings, times: StepTimes) -> str:
-    """What is wrong with the steps, or nothing."""
-    steps = "steps" if times.local_steps == 1 else "rounds"
-    if times.percentile_95 > UNEVEN_STEPS.value * times.median:
-        return f"Some {steps} take more than twice the median: look for what else the machines do."
-    if times.median > UNEVEN_STEPS.value * times.percentile_5:
-        return (
-            f"Half of the {steps} take more than twice as long as the fastest: look for what else "
-            "uses the devices (a GPU's utilisation counts other processes too)."
-        )
-    data = times.share("data")
-    if data >= WAITING_FOR_DATA.value:
-        return (
-            f"The trainer waits for batches in {in_percent(data)} of each step: look at the disk "
-            "and at other load."
-        )
-    if findings.network is not None and findings.latest_times is not None:
-        return straggler_words(findings.network, findings.latest_times)
-    return ""
-
-
-def _step_advice(largest: str, times: StepTimes) -> str:
+def _confidence(case: _Case) -> Confidence:
+    times = case.times
     if times.are_few:
-        return "Let the run make more steps."
-    if times.share("exposed communication") >= NETWORK_IS_BOTTLENECK.value:
-        largest = "exposed communication"
-    return {
-        "compute": "Compute is the largest part, as it should be.",
-        "exposed communication": "Workers wait for each other's gradients: see the network's "
-        "answer.",
-        "optimizer": "The update's cost is per step: start a new run with more "
-        "batches.tokens_per_step.",
-        "other": "The time is spent outside the phases: look for other load on the machine.",
-    }.get(largest, "The steps do not say where their time went.")
+        return "low"
+    is_sure = times.largest_first and times.steps >= STEPS_FOR_CONFIDENCE.value
+    return "high" if is_sure else "medium"
+
+
+def _note(case: _Case) -> str:
+    median = case.times.median
+    return f"median {in_time(median)}" if np.isfinite(median) else ""
+
+
+def _row(advice: str | Callable[[_Case], str], tone: Tone = "plain") -> Row[_Case]:
+    """How long a step took is said the same way whatever the reason; what to do is not."""
+    return Row(
+        verdict=lambda case: case.times.mean,
+        headline=lambda case: in_time(case.times.mean),
+        tone=tone,
+        confidence=_confidence,
+        note=_note,
+        words=_words,
+        advice=advice,
+    )
+
+
+ROWS: Mapping[StepTimeReason, Row[_Case]] = {
+    "some slow steps": _row(
+        lambda case: (
+            f"Some {case.steps} take more than twice the median: look for what else the machines "
+            "do."
+        ),
+        "caution",
+    ),
+    "half of the steps slow": _row(
+        lambda case: (
+            f"Half of the {case.steps} take more than twice as long as the fastest: look for what "
+            "else uses the devices (a GPU's utilisation counts other processes too)."
+        ),
+        "caution",
+    ),
+    "waits for data": _row(
+        lambda case: (
+            f"The trainer waits for batches in {in_percent(case.times.share('data'))} of each "
+            "step: look at the disk and at other load."
+        ),
+        "caution",
+    ),
+    "waits for a worker": _row(lambda case: case.straggler, "caution"),
+    "few steps": _row("Let the run make more steps."),
+    "waits for gradients": _row(
+        "Workers wait for each other's gradients: see the network's answer."
+    ),
+    "mostly compute": _row("Compute is the largest part, as it should be."),
+    "mostly optimizer": _row(
+        "The update's cost is per step: start a new run with more batches.tokens_per_step."
+    ),
+    "mostly outside the phases": _row(
+        "The time is spent outside the phases: look for other load on the machine."
+    ),
+    "phases not known": _row("The steps do not say where their time went."),
+}

@@ -1,5 +1,6 @@
 """Answers about time and size: the run, its text and its checkpoints."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -8,14 +9,14 @@ import numpy as np
 from dragoman.config import ModelSettings, OptimizerKind, moments_kept, shape_of
 from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
-from dragoman.report.answers.answer import Answer, unknown
+from dragoman.report.answers.answer import Answer, in_case, unknown
 from dragoman.report.answers.corpus_mix import mix_facts, mix_sentences
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.json_lines import table_of
 from dragoman.report.evidence.series import NAN
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.timeline import Duration
-from dragoman.thresholds import MUCH_ELSEWHERE, MUCH_REMOVED
+from dragoman.report.findings.timeline import Duration, DurationReason, Part
+from dragoman.thresholds import MUCH_REMOVED
 from dragoman.wording import in_bytes, in_count, in_percent, in_time, plural
 
 PURPOSES = {
@@ -28,7 +29,7 @@ MOMENTS: dict[OptimizerKind, str] = {
     "adam": "of Adam's two moments",
     "muon": "of Muon's momentum and Adam's two moments",
 }
-_DOING = {
+_DOING: Mapping[Part, str] = {
     "training": "training",
     "evaluation": "evaluating",
     "checkpoints": "saving",
@@ -47,17 +48,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     tokens = float(np.nansum(train.target_tokens))
     epochs = train.epoch[np.isfinite(train.epoch)]
     rate = tokens / found.parts["training"] if found.parts["training"] else NAN
-    opening = {
-        "running": "So far the run took",
-        "crashed": "Until its log breaks off, the run took",
-    }.get(evidence.state, "The run took")
-    split = ", ".join(
-        f"{in_time(seconds)} {_DOING[name]} ({in_percent(seconds / found.wall)})"
-        for name, seconds in found.parts.items()
-        if found.wall and seconds > _TOO_SMALL_TO_SAY * found.wall
-    )
-    steps = plural(train.last_step, "step")
-    words = f"{opening} {in_time(found.wall)} for {steps}{f': {split}' if split else ''}."
+    words = _time_words(evidence, found)
     is_overcounted = found.overcounted > _TOO_SMALL_TO_SAY * found.wall
     excess = in_time(found.overcounted)
     disagree = f"The parts add up to {excess} more than passed: clocks disagree."
@@ -70,7 +61,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
         question=question,
         verdict=found.wall,
         headline=in_time(found.wall),
-        note=steps,
+        note=plural(train.last_step, "step"),
         answer=words,
         details=(disagree,) if is_overcounted else (),
         evidence={
@@ -91,38 +82,36 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
             "state": evidence.state,
         },
         confidence="high" if is_sure else "medium",
-        next_step=_duration_advice(findings),
+        next_step=in_case(ADVICE_BY_REASON[found.reason], findings),
     )
 
 
-def _duration_advice(findings: Findings) -> str:
-    found = findings.duration
-    parts = found.parts
-    largest = max((name for name in parts if name != "training"), key=lambda name: parts[name])
-    if parts[largest] < MUCH_ELSEWHERE.value * found.wall:
-        return "Nothing to do: the run spent its time training."
-    if largest == "waiting":
-        return _waiting_advice(found)
-    return {
-        "evaluation": spare_evaluations(findings),
-        "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
-        "restarts": "Find the cause of the restarts (train.log names the first one), and save "
-        "more often so that less is lost.",
-    }[largest]
+def _time_words(evidence: Evidence, found: Duration) -> str:
+    opening = {
+        "running": "So far the run took",
+        "crashed": "Until its log breaks off, the run took",
+    }.get(evidence.state, "The run took")
+    split = ", ".join(
+        f"{in_time(seconds)} {_DOING[name]} ({in_percent(seconds / found.wall)})"
+        for name, seconds in found.parts.items()
+        if found.wall and seconds > _TOO_SMALL_TO_SAY * found.wall
+    )
+    steps = plural(evidence.history.train.last_step, "step")
+    return f"{opening} {in_time(found.wall)} for {steps}{f': {split}' if split else ''}."
 
 
-def _waiting_advice(found: Duration) -> str:
-    reasons = {
-        "Most of the waiting is set-up before the first step: a longer run hardly notices it.": (
-            found.set_up
-        ),
-        "Most of the waiting lies between an end and the resume after it: nothing to do.": (
-            found.paused
-        ),
-        "Find out what happened in the gaps that nothing in the log explains: a clock was set, or "
-        "a machine stood still.": found.unexplained,
-    }
-    return max(reasons, key=lambda advice: reasons[advice])
+ADVICE_BY_REASON: Mapping[DurationReason, str | Callable[[Findings], str]] = {
+    "mostly training": "Nothing to do: the run spent its time training.",
+    "evaluation": spare_evaluations,
+    "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
+    "restarts": "Find the cause of the restarts (train.log names the first one), and save more "
+    "often so that less is lost.",
+    "set-up": "Most of the waiting is set-up before the first step: a longer run hardly notices "
+    "it.",
+    "pauses": "Most of the waiting lies between an end and the resume after it: nothing to do.",
+    "gaps": "Find out what happened in the gaps that nothing in the log explains: a clock was set, "
+    "or a machine stood still.",
+}
 
 
 def training_set(evidence: Evidence, findings: Findings) -> Answer:

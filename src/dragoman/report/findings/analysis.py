@@ -6,11 +6,18 @@ from dragoman.prediction.questions import usual_questions
 from dragoman.prediction.run_schedule import RunSchedule, schedule_of
 from dragoman.prediction.step_model import MeasuredRun, Prediction, whatif_table
 from dragoman.report.evidence import Evidence
-from dragoman.report.findings.bottleneck import Network, StepTimes, judge_network, measure_steps
+from dragoman.report.findings.bottleneck import Network, judge_network
 from dragoman.report.findings.convergence import Convergence, Learning, judge_learning
+from dragoman.report.findings.followed_schedule import LearningRate, judge_learning_rate
 from dragoman.report.findings.gpus import GpuJudgement, judge_gpus
 from dragoman.report.findings.measured_run import calibrate
 from dragoman.report.findings.overfitting import Overfitting
+from dragoman.report.findings.step_times import (
+    StepTimeReason,
+    StepTimes,
+    judge_steps,
+    measure_steps,
+)
 from dragoman.report.findings.timeline import Duration, split_duration
 from dragoman.report.findings.traffic import TrafficCorrelation, correlate_with_steps
 
@@ -22,11 +29,13 @@ class Findings:
     duration: Duration
     learning: tuple[Learning, ...]  # By each validation set; at least one.
     schedule: RunSchedule | None
+    learning_rate: LearningRate
     gpus: GpuJudgement
     times: StepTimes | None
+    step_reason: StepTimeReason | None
     latest_times: StepTimes | None  # Of the steps that the latest workers made.
     network: Network | None
-    correlation: TrafficCorrelation | None
+    correlation: TrafficCorrelation
     calibration: MeasuredRun | None
     predictions: tuple[Prediction, ...]
 
@@ -47,6 +56,9 @@ def analyse(evidence: Evidence) -> Findings:
     schedule = schedule_of(evidence.settings)
     latest = measure_steps(evidence.history.latest_steps, evidence.local_steps)
     network = judge_network(evidence, latest) if latest else None
+    times = measure_steps(train, evidence.local_steps)
+    straggler = network.straggler if network else None
+    is_held_up = bool(latest and straggler and straggler.is_worth_naming(latest.mean))
     calibration = calibrate(evidence, latest, network) if latest and network else None
     questions = usual_questions(calibration) if calibration else []
     return Findings(
@@ -55,11 +67,13 @@ def analyse(evidence: Evidence) -> Findings:
             evidence.history.evaluations, train, schedule, evidence.guessing_loss
         ),
         schedule=schedule,
+        learning_rate=judge_learning_rate(train, schedule),
         gpus=judge_gpus(evidence),
-        times=measure_steps(train, evidence.local_steps),
+        times=times,
+        step_reason=judge_steps(times, is_held_up) if times else None,
         latest_times=latest,
         network=network,
-        correlation=correlate_with_steps(evidence) if len(evidence.hosts) > 1 else None,
+        correlation=correlate_with_steps(evidence),
         calibration=calibration,
         predictions=whatif_table(calibration, questions, train.last_step) if calibration else (),
     )

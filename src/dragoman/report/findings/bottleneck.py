@@ -1,4 +1,4 @@
-"""Where the step time went: data, compute, network, optimizer, other."""
+"""Whether the workers wait for the network, or for one of them."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,9 +9,10 @@ import numpy as np
 from dragoman.prediction.network import hideable_seconds, ring_hops, travelling_steps
 from dragoman.records import Calibration
 from dragoman.report.evidence import Evidence
-from dragoman.report.evidence.series import NAN, Floats, mean_of_known
+from dragoman.report.evidence.series import mean_of_known
 from dragoman.report.evidence.step_series import TrainSteps
 from dragoman.report.findings.intervals import lowest_mean
+from dragoman.report.findings.step_times import StepTimes, steady_steps
 from dragoman.report.findings.traffic import Traffic, measure_traffic
 from dragoman.thresholds import (
     EXPLAINED_WAIT,
@@ -19,8 +20,7 @@ from dragoman.thresholds import (
     NETWORK_IS_BOTTLENECK,
     NETWORK_IS_NOT_BOTTLENECK,
     SAME_SPEED,
-    STEADY_STEPS_NEEDED,
-    WARM_UP_STEPS,
+    STRAGGLER_WORTH_NAMING,
 )
 
 NetworkReason = Literal[
@@ -35,37 +35,6 @@ NetworkReason = Literal[
     "large share",
 ]
 
-PHASES = {
-    "data": "seconds_data",
-    "compute": "seconds_compute",
-    "exposed communication": "seconds_exposed_communication",
-    "optimizer": "seconds_optimizer",
-    "other": "seconds_other",
-}
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Step times, evaluation and checkpoints excluded; the first steps of a start left out."""
-
-    steps: int
-    left_out: int
-    local_steps: int  # From one exchange to the next; only the last of them waits for it.
-    mean: float
-    median: float  # Of the steps, or of the mean steps of rounds; NaN if there are too few.
-    percentile_5: float
-    percentile_95: float
-    phases: dict[str, float]  # Mean seconds of each, NaN if not known.
-
-    @property
-    def are_few(self) -> bool:
-        """Whether all steps count, because too few are left without the first ones."""
-        return self.steps < STEADY_STEPS_NEEDED.value
-
-    def share(self, phase: str) -> float:
-        """A phase as part of the step, NaN if it is not known."""
-        return self.phases[phase] / self.mean if self.mean else NAN
-
 
 @dataclass(frozen=True)
 class Straggler:
@@ -77,6 +46,10 @@ class Straggler:
     seconds: float  # Mean wait of worker 0 for the slowest one.
     seconds_behind: float  # Its compute beyond the fastest one's, less where it is that itself.
     is_behind: bool  # For certain, not by chance.
+
+    def is_worth_naming(self, step_seconds: float) -> bool:
+        """Whether it holds the others up for more than a moment."""
+        return self.is_behind and self.seconds_behind > STRAGGLER_WORTH_NAMING.value * step_seconds
 
 
 @dataclass(frozen=True)
@@ -111,46 +84,6 @@ class Network:
         exchange = self.exchange_seconds
         waited = self.local_steps * self.network_seconds
         return exchange is None or exchange >= EXPLAINED_WAIT.value * waited
-
-
-def steady_steps(train: TrainSteps) -> TrainSteps:
-    """All steps but the first few of each attempt, if enough are left."""
-    warm = np.zeros(len(train), dtype=bool)
-    for attempt in np.unique(train.attempt):
-        warm[np.flatnonzero(train.attempt == attempt)[int(WARM_UP_STEPS.value) :]] = True
-    warm &= np.isfinite(train.seconds)
-    return train.take(warm) if warm.sum() >= STEADY_STEPS_NEEDED.value else train
-
-
-def measure_steps(train: TrainSteps, local_steps: int = 1) -> StepTimes | None:
-    """Distribution and phases of the step time."""
-    steady = steady_steps(train)
-    steady = steady.take(np.isfinite(steady.seconds))
-    if not len(steady):
-        return None
-    low = median = high = NAN
-    comparable = _steps_of_rounds(steady, local_steps)
-    if len(comparable) >= STEADY_STEPS_NEEDED.value:
-        low, median, high = map(float, np.percentile(comparable, [5, 50, 95]))
-    return StepTimes(
-        steps=len(steady),
-        left_out=len(train) - len(steady),
-        local_steps=local_steps,
-        mean=float(steady.seconds.mean()),
-        median=median,
-        percentile_5=low,
-        percentile_95=high,
-        phases={name: mean_of_known(getattr(steady, field)) for name, field in PHASES.items()},
-    )
-
-
-def _steps_of_rounds(steps: TrainSteps, local_steps: int) -> Floats:
-    """The mean step of each whole round: the last one of a round waits, the others do not."""
-    _, rounds, sizes = np.unique(
-        (steps.step - 1) // local_steps, return_inverse=True, return_counts=True
-    )
-    means: Floats = (np.bincount(rounds, steps.seconds) / sizes)[sizes == local_steps]
-    return means
 
 
 def judge_network(evidence: Evidence, times: StepTimes) -> Network:

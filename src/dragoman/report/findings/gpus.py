@@ -9,7 +9,7 @@ import numpy as np
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.monitor_logs import Gpu, Machine
 from dragoman.report.evidence.series import NAN, Bools, Floats, mean_of_known
-from dragoman.report.findings.bottleneck import steady_steps
+from dragoman.report.findings.step_times import steady_steps
 from dragoman.report.findings.timeline import SLACK, sample_causes
 from dragoman.thresholds import GPU_DIP, GPU_FULL, GPU_PARTIAL
 

@@ -10,14 +10,8 @@ from dragoman.prediction.network import compressed_share, hideable_seconds
 from dragoman.prediction.step_model import MeasuredRun
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.evidence.series import mean_of_known
-from dragoman.report.findings.bottleneck import (
-    Network,
-    StepTimes,
-    judge_network,
-    measure_steps,
-    micro_batches_of,
-    steady_steps,
-)
+from dragoman.report.findings.bottleneck import Network, judge_network, micro_batches_of
+from dragoman.report.findings.step_times import StepTimes, measure_steps, steady_steps
 from dragoman.wording import in_time, in_time_range
 
 

@@ -2,12 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.history import History
 from dragoman.report.evidence.series import Bools, Floats
+from dragoman.thresholds import MUCH_ELSEWHERE
+
+Part = Literal["training", "evaluation", "checkpoints", "restarts", "waiting"]
+# What took much of the time beside training, if anything did.
+DurationReason = Literal[
+    "mostly training", "evaluation", "checkpoints", "restarts", "set-up", "pauses", "gaps"
+]
 
 SLACK = 1.5  # Seconds around an event: samples are a second apart and look back one.
 
@@ -19,14 +27,32 @@ class Duration:
     """Seconds of wall time."""
 
     wall: float
-    parts: dict[str, float]  # They add up to the whole.
-    lost_steps: (
-        float  # The part of restarts that was steps, evaluations and saves that were repeated.
-    )
+    parts: dict[Part, float]  # They add up to the whole.
+    lost_steps: float  # The part of restarts that was work which had to be repeated.
     set_up: float  # The part of waiting between a start or resume and its first step.
     paused: float  # The part of waiting between an end and the resume after it.
     unexplained: float  # The part of waiting in long silences that nothing explains.
     overcounted: float  # Seconds that the lines account for beyond those that passed.
+
+    @property
+    def reason(self) -> DurationReason:
+        """Where most of the time went that was not training, if it was much."""
+        elsewhere: dict[DurationReason, float] = {
+            "evaluation": self.parts["evaluation"],
+            "checkpoints": self.parts["checkpoints"],
+            "restarts": self.parts["restarts"],
+        }
+        waiting: dict[DurationReason, float] = {
+            "set-up": self.set_up,
+            "pauses": self.paused,
+            "gaps": self.unexplained,
+        }
+        largest = max(elsewhere, key=lambda part: elsewhere[part])
+        seconds = elsewhere[largest]
+        if self.parts["waiting"] > seconds:
+            largest = max(waiting, key=lambda part: waiting[part])
+            seconds = self.parts["waiting"]
+        return largest if seconds >= MUCH_ELSEWHERE.value * self.wall else "mostly training"
 
 
 def split_duration(history: History) -> Duration:
@@ -41,7 +67,7 @@ def split_duration(history: History) -> Duration:
         else:
             paused += before
             set_up += first_step - attempt.time
-    parts = {
+    parts: dict[Part, float] = {
         # Steps that count.
         "training": float(np.nansum(history.train.seconds)),
         "evaluation": sum(float(np.nansum(series.seconds)) for series in history.evaluations),
@@ -97,7 +123,7 @@ def checkpoint_intervals(history: History) -> list[Interval]:
 
 
 def restart_intervals(history: History) -> list[Interval]:
-    """From the last line of a attempt to the first step of the next one."""
+    """From the last line of an attempt to the first step of the next one."""
     return [
         (attempt.previous_line, first_step)
         for attempt, first_step in zip(history.attempts, _first_steps(history), strict=True)

@@ -1,6 +1,7 @@
 """Bytes seen at the network interfaces, aligned to the steps of the run."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +11,17 @@ from dragoman.report.evidence.series import NAN, Floats
 from dragoman.report.evidence.step_series import TrainSteps
 from dragoman.report.findings.intervals import Correlation, correlate
 from dragoman.thresholds import TRAFFIC_AGREEMENT, WINDOW_TRAINING_SHARE, WINDOWS_NEEDED
+
+TrafficReason = Literal[
+    "single machine",
+    "no samples",
+    "no windows",
+    "few windows",
+    "nothing varies",
+    "slower with more traffic",
+    "slower with less traffic",
+    "no relation",
+]
 
 _SHORTEST_WINDOW, _LONGEST_WINDOW = 5.0, 60.0  # Seconds.
 _STEPS_PER_WINDOW = 5
@@ -67,11 +79,12 @@ class Traffic:
 class TrafficCorrelation:
     """Step time against traffic over windows of one machine."""
 
-    host: str
-    windows: Windows
-    correlation: Correlation | None
+    reason: TrafficReason
+    host: str = ""
+    windows: Windows | None = None
+    correlation: Correlation | None = None
     # With the bytes a second beyond those of the run's own steps; None if hardly any are.
-    with_other_traffic: Correlation | None
+    with_other_traffic: Correlation | None = None
 
 
 def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
@@ -99,17 +112,29 @@ def measure_traffic(evidence: Evidence) -> tuple[Traffic, ...]:
     return tuple(found)
 
 
-def correlate_with_steps(evidence: Evidence) -> TrafficCorrelation | None:
+def correlate_with_steps(evidence: Evidence) -> TrafficCorrelation:
     """Use the machine of worker 0, whose step times these are, or the next that has samples."""
-    for machine in evidence.machines:
+    if len(evidence.hosts) == 1:
+        return TrafficCorrelation("single machine")
+    for machine in evidence.machines if evidence.hosts else ():
         windows = training_windows(evidence, machine)
-        if windows is not None:
-            correlation = other = None
-            if len(windows) >= WINDOWS_NEEDED.value:
-                correlation = correlate(windows.bytes_per_second, windows.seconds_per_step)
-                other = _correlate_other_traffic(evidence, windows)
-            return TrafficCorrelation(machine.host, windows, correlation, other)
-    return None
+        if windows is None:
+            continue
+        if len(windows) < WINDOWS_NEEDED.value:
+            return TrafficCorrelation("few windows", machine.host, windows)
+        correlation = correlate(windows.bytes_per_second, windows.seconds_per_step)
+        other = _correlate_other_traffic(evidence, windows)
+        return TrafficCorrelation(_relation(correlation), machine.host, windows, correlation, other)
+    are_sampled = any(len(machine) > 1 and machine.interface for machine in evidence.machines)
+    return TrafficCorrelation("no windows" if are_sampled else "no samples")
+
+
+def _relation(correlation: Correlation | None) -> TrafficReason:
+    if correlation is None:
+        return "nothing varies"
+    if correlation.low > 0:
+        return "slower with more traffic"
+    return "slower with less traffic" if correlation.high < 0 else "no relation"
 
 
 def _correlate_other_traffic(evidence: Evidence, windows: Windows) -> Correlation | None:

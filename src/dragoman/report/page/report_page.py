@@ -31,6 +31,7 @@ from dragoman.report.page.templating import (
     write_files,
 )
 from dragoman.report.page.whatif_table import prediction_cells, trust_words
+from dragoman.runs.folder import RunFolder
 from dragoman.thresholds import all_thresholds
 from dragoman.wording import in_time, plural
 
@@ -62,7 +63,7 @@ def write_report(run: Path, now: float | None = None, output: Path | None = None
         "report.md": render("report.md.jinja", values),
         "report.html": render("report.html.jinja", values),
     }
-    folder = output or run / "report"
+    folder = output or RunFolder(run).report
     write_files(folder, files)
     return folder / "report.html"
 

@@ -10,7 +10,7 @@ from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.monitor_logs import Machine
 from dragoman.report.evidence.series import NAN, Floats, envelope
 from dragoman.report.findings.analysis import Findings
-from dragoman.report.findings.bottleneck import PHASES
+from dragoman.report.findings.step_times import PHASES
 from dragoman.report.findings.timeline import (
     Interval,
     checkpoint_intervals,
@@ -195,9 +195,9 @@ def _machine_picture(
 def correlation_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     """Step time against traffic, a dot for each window."""
     found = findings.correlation
-    if found is None or found.correlation is None:
-        return None
     windows = found.windows
+    if windows is None or found.correlation is None:
+        return None
 
     def draw(axes: "Axes", shape: Shape) -> None:
         chosen = _few_and_extreme(windows.bytes_per_second, windows.seconds_per_step)
