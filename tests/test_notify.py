@@ -80,7 +80,7 @@ def test_what_fails_is_one_line_and_nothing_else() -> None:
         notify(NotifySettings(webhook=address), NOTICE, warnings.append)
     notify(NotifySettings(webhook=address), NOTICE, warnings.append)  # Nobody is there any more.
     assert len(warnings) == 3
-    assert "the command ended with 3: no such user" in warnings[0]
+    assert "the command exited with code 3: no such user" in warnings[0]
     assert all("nothing else is affected" in warning for warning in warnings)
     assert not any("\n" in warning for warning in warnings)
 

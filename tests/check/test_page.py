@@ -75,7 +75,7 @@ def test_nothing_wrong_is_said_where_nothing_is(config: Config) -> None:
         ),
         (
             replace(FINDINGS, step=replace(STEP, seconds_compute_by_worker=(0.3, 0.6))),
-            ["B is slow: 0.600 s of computing a step, 2.0 times the best host's"],
+            ["B is slow: 0.600 s of compute per step, 2.0 times the fastest host's"],
         ),
         (
             replace(FINDINGS, machines=(machine("A"), replace(machine("B"), gpus=("P100",)))),

@@ -263,5 +263,7 @@ def test_the_mean_leaves_out_what_is_kept_for_its_score(tmp_path: Path) -> None:
     # Even if more may be kept from now on.
     for keep_latest in (3, 5):
         prune(run.checkpoints, CheckpointSettings(keep_latest=keep_latest))
-        with pytest.raises(UserError, match=r"--average 4: .* keeps the latest 3 checkpoints; set"):
+        with pytest.raises(
+            UserError, match=r"--average 4: .* keeps only the latest 3 checkpoints; raise"
+        ):
             choose_checkpoints(run, "best", 4, keep_latest)

@@ -249,7 +249,7 @@ def test_disparity_is_refused_and_leaves_the_earlier_export(
     )
     code, errors = refusal(capsys, *export_words(run))
     assert code == 1
-    assert "99% are needed: nothing was written" in errors
+    assert "99% are required: nothing was written" in errors
     assert contents(exported) == before
     assert [path.name for path in exported.parent.iterdir()] == ["ctranslate2"]
     main(export_words(run, "--no-check"))

@@ -142,7 +142,7 @@ def test_clean_text_gives_an_empty_list(tmp_path: Path, in_process: None) -> Non
     page = write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
     assert json.loads((tmp_path / "prepared/inspect.json").read_text()) == []
     assert "Nothing found" in page.read_text()
-    assert summary(found) == ["nothing wrong was found in 4,000 pairs"]
+    assert summary(found) == ["no problems found in 4,000 pairs"]
     assert found.languages_known
     assert found.sampled == found.pairs == 4_000
     assert found.sides[0].words == sum(len(source.split()) for source, _ in CLEAN)

@@ -197,7 +197,7 @@ def test_a_run_that_another_process_trains_is_refused(
             capsys, "train", prepared / "config.toml", "--run", prepared / "run", *SMALL
         )
     assert code == 2
-    assert f"{prepared / 'run'}: another process is busy training it" in errors
+    assert f"{prepared / 'run'}: another process is training it" in errors
     assert (prepared / "run/config.toml").read_bytes() == config
     assert run(prepared, "run") is Stop.STEPS
 

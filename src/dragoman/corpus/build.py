@@ -81,7 +81,7 @@ def build(config: Config, inputs: Inputs, folder: Path, processes: int, fingerpr
         _raise_empty(removed, text.raw_pairs)
     for name, counts in corpora.items():
         if not counts.pairs:
-            raise UserError(f"corpus.train: no pair of the text {name} is left after the filters")
+            raise UserError(f"corpus.train: the filters removed every pair of the text {name}")
     text.source.unlink()
     text.target.unlink()
     sets = {
