@@ -118,7 +118,7 @@ def test_evaluate_given_files_equals_the_prepared_test_set(demo: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["translate", "nowhere"], "nowhere: no run there, nor at runs/nowhere"),
+        (["translate", "nowhere"], "nowhere: no run found there or at runs/nowhere"),
         (["translate", "RUN", "--checkpoint", "7"], "choose best, latest or one of the steps"),
         (["translate", "RUN", "--average", "99"], "--average 99: "),
         (["translate", "RUN", "--beam", "0"], "--beam 0: must be at least 1"),

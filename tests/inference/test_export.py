@@ -325,7 +325,7 @@ def test_a_folder_that_may_not_be_written(run: RunFolder, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "nowhere", "--to", "ctranslate2"], "nowhere: no run there"),
+        (["export", "nowhere", "--to", "ctranslate2"], "nowhere: no run found there"),
         (["export", "RUN"], "the following arguments are required: --to"),
         (["export", "RUN", "--to", "onnx"], "invalid choice: 'onnx'"),
         (["export", "RUN", "--to", "ctranslate2", "--quantization", "int4"], "invalid choice"),

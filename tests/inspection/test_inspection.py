@@ -259,7 +259,7 @@ def test_languages_that_nobody_knows_are_passed_over(
     config = write_corpus(tmp_path, CLEAN[:100], "corpus.target_language=klingon")
     found = inspect.inspect_text(config, find_inputs(config), 1)
     assert not found.languages_known
-    assert "wrong ones are not looked for" in capsys.readouterr().err
+    assert "wrong languages are not checked" in capsys.readouterr().err
     code, errors = refusal(
         capsys,
         *("prepare", tmp_path / "config.toml", "--processes", "1"),

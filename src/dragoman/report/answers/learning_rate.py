@@ -41,12 +41,12 @@ def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
         if schedule
         else str(evidence.setting("schedule", "kind") or "unclear")
     )
-    advice = "Look for a config.toml that was changed, or another version of Dragoman."
+    advice = "Check whether config.toml was changed, or another version of Dragoman was used."
     is_zero = was_zero(train)
     if is_zero:
         advice = GIVE_IT_A_RATE
     elif schedule is None:
-        advice = "Keep config.toml in the run folder: the law is read from it."
+        advice = "Keep config.toml in the run folder: the schedule is read from it."
     return Answer(
         id="learning_rate",
         question="What did the learning rate do?",
@@ -79,9 +79,9 @@ def _schedule_words(schedule: RunSchedule | None, facts: dict[str, Any], follows
     logged = facts.get("logged")
     if schedule is None:
         if logged is None:
-            return "Neither the settings nor the log say anything about the learning rate."
+            return "Neither the settings nor the log contain the learning rate."
         return (
-            "The settings do not name a schedule that is known here; the log shows a peak of "
+            "The settings do not name a known schedule; the log shows a peak of "
             f"{logged['peak']:.3g} at step {logged['peak_step']:,} and {logged['now']:.3g} at "
             f"step {logged['now_step']:,}."
         )
@@ -89,10 +89,10 @@ def _schedule_words(schedule: RunSchedule | None, facts: dict[str, Any], follows
     peak = f"It rises for {schedule.peak_step:,} steps to its peak of {schedule.peak:.3g}"
     if logged is None:
         return f"{words}. {peak}; no step has been logged yet."
-    logged_words = "follows the law exactly"
+    logged_words = "follows it exactly"
     if not follows:
         percent = 100 * facts["largest_deviation_from_law"]
-        logged_words = f"deviates from the law by up to {percent:.2g}% of the peak"
+        logged_words = f"deviates from it by up to {percent:.2g}% of the peak"
     so_far = " (not reached yet)" if logged["now_step"] < schedule.peak_step else ""
     return (
         f"{words}; the logged curve {logged_words}. {peak}{so_far}; at step "

@@ -20,7 +20,7 @@ def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
             question=question,
             verdict="unclear",
             headline="No network",
-            answer="All workers are on one machine: steps cause no traffic on a network.",
+            answer="All workers are on one machine: steps cause no network traffic.",
             evidence={"windows": 0},
             confidence="high",
             next_step="Nothing to do.",
@@ -67,23 +67,23 @@ def step_time_vs_network(evidence: Evidence, findings: Findings) -> Answer:
 def _correlation_words(evidence: Evidence, found: TrafficCorrelation | None) -> str:
     if found is None:
         if any(len(machine) > 1 and machine.interface for machine in evidence.machines):
-            return "No stretch of nothing but training was long enough to compare with traffic."
+            return "No uninterrupted stretch of training was long enough to compare with traffic."
         return "No machine has samples of its network interface."
     windows, correlation = found.windows, found.correlation
     if correlation is None:
         if len(windows) < WINDOWS_NEEDED.value:
             return (
-                f"Only {plural(len(windows), 'window')} of {windows.seconds:.0f} s hold nothing "
-                "but training: too few to correlate step time with traffic."
+                f"Only {plural(len(windows), 'window')} of {windows.seconds:.0f} s contain only "
+                "training: too few to correlate step time with traffic."
             )
         return "Step time or traffic does not vary at all, so there is nothing to correlate."
-    meaning = "no relation can be told from chance"
+    meaning = "no significant relation"
     if correlation.low > 0:
-        meaning = "steps are slower when more flows, so the link was full or shared with others"
+        meaning = "steps are slower when there is more traffic, so the link was saturated or shared"
     elif correlation.high < 0:
         meaning = (
-            "less flows while steps are slower; each step sends the same bytes, so this happens "
-            "whatever slows them and does not blame the network"
+            "there is less traffic while steps are slower; each step sends the same bytes, so "
+            "anything that slows steps has this effect, and it says nothing about the network"
         )
     return (
         f"Over {len(windows):,} windows of {windows.seconds:.0f} s, step time and traffic "
@@ -97,14 +97,14 @@ def _correlation_details(evidence: Evidence, found: TrafficCorrelation | None) -
         return ()
     details = []
     if other := found.with_other_traffic:
-        slower = "steps are slower" if other.low > 0 else "steps are not seen to be slower"
+        slower = "steps are slower" if other.low > 0 else "steps are not measurably slower"
         details.append(
-            f"Without the bytes of the steps themselves, r = {other.value:.2f} ({other.low:.2f} "
-            f"to {other.high:.2f}): {slower} while others use the link."
+            f"Without the steps' own bytes, r = {other.value:.2f} ({other.low:.2f} to "
+            f"{other.high:.2f}): {slower} while others use the link."
         )
     first = evidence.hosts[0] if evidence.hosts else ""
     if found.host != first:
-        details.append(f"The steps are those of {first}, the traffic that of {found.host}.")
+        details.append(f"Step times are from {first}, traffic is from {found.host}.")
     return tuple(details)
 
 
@@ -121,7 +121,7 @@ def _bytes_against_theory(network: Network | None) -> str:
         return f"{words}, which agrees."
     if ratio > 1:
         return f"{words}: the interface carries other traffic too."
-    return f"{words}: gradients take another way (another interface, or RDMA)."
+    return f"{words}: gradients take another path (another interface, or RDMA)."
 
 
 def _correlation_advice(found: TrafficCorrelation | None, network: Network | None) -> str:
@@ -129,7 +129,7 @@ def _correlation_advice(found: TrafficCorrelation | None, network: Network | Non
         return "Run longer, and keep the monitor files of all machines."
     other = found.with_other_traffic
     if found.correlation.low > 0 or (other and other.low > 0):
-        return "Find out who else uses the link, or give the run a faster one."
+        return "Find out what else uses the link, or use a faster one."
     if network is not None and network.reason == "large share":
-        return "See the answer about the bottleneck: sending fewer bytes shortens every step."
+        return "See the answer on the bottleneck: sending fewer bytes shortens every step."
     return "Nothing to do."

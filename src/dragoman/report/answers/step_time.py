@@ -38,14 +38,14 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
     details = []
     if times.are_few:
         few = plural(times.steps, "step")
-        details.append(f"Only {few} count, the first ones after a start too.")
+        details.append(f"Only {few} count, including the first ones after a start.")
     if parts:
-        words += f" It went into {parts}."
+        words += f" The time went into {parts}."
     latest = findings.latest_times
     if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
         details.append(
-            f"The workers changed on the way: with the latest {evidence.workers:,} a step took "
-            f"{in_time(latest.mean)}."
+            f"The number of workers changed during the run: with the latest {evidence.workers:,} "
+            f"a step took {in_time(latest.mean)}."
         )
     if balanced := _balance_words(evidence):
         details.append(balanced)
@@ -84,9 +84,9 @@ def _balance_words(evidence: Evidence) -> str:
     hosts = evidence.attempt.began.hosts if evidence.attempt else ()
     where = f" on {hosts[slowest]}" if slowest < len(hosts) else ""
     return (
-        f"With equal shares worker {slowest}{where} would compute {in_time(max(seconds))} a step, "
-        f"{max(seconds) / min(seconds):.1f} times as long as the fastest, and the others wait for "
-        f"it. Rows were shared out {':'.join(map(str, rows))} instead (distributed.balance): "
+        f"With equal shares worker {slowest}{where} would compute {in_time(max(seconds))} a "
+        f"step, {max(seconds) / min(seconds):.1f} times as long as the fastest, and the others "
+        f"would wait. Rows were split {':'.join(map(str, rows))} instead (distributed.balance): "
         f"{in_time(balanced)}, measured before the first step."
     )
 
@@ -105,17 +105,19 @@ def _step_warning(findings: Findings, times: StepTimes) -> str:
     """What is wrong with the steps, or nothing."""
     steps = "steps" if times.local_steps == 1 else "rounds"
     if times.percentile_95 > UNEVEN_STEPS.value * times.median:
-        return f"Some {steps} take more than twice the median: look for what else the machines do."
+        return (
+            f"Some {steps} take more than twice the median: check what else runs on the machines."
+        )
     if times.median > UNEVEN_STEPS.value * times.percentile_5:
         return (
-            f"Half of the {steps} take more than twice as long as the fastest: look for what else "
-            "uses the devices (a GPU's utilisation counts other processes too)."
+            f"Half of the {steps} take more than twice as long as the fastest: check what else "
+            "uses the devices (GPU utilisation includes other processes)."
         )
     data = times.share("data")
     if data >= WAITING_FOR_DATA.value:
         return (
-            f"The trainer waits for batches in {in_percent(data)} of each step: look at the disk "
-            "and at other load."
+            f"The trainer spends {in_percent(data)} of each step waiting for batches: check the "
+            "disk and other load on the machine."
         )
     if findings.network is not None and findings.latest_times is not None:
         return straggler_words(findings.network, findings.latest_times)
@@ -129,9 +131,10 @@ def _step_advice(largest: str, times: StepTimes) -> str:
         largest = "exposed communication"
     return {
         "compute": "Compute is the largest part, as it should be.",
-        "exposed communication": "Workers wait for each other's gradients: see the network's "
-        "answer.",
-        "optimizer": "The update's cost is per step: start a new run with more "
+        "exposed communication": "Workers wait for each other's gradients: see the answer on "
+        "the network.",
+        "optimizer": "The optimizer's cost is per step: start a new run with a larger "
         "batches.tokens_per_step.",
-        "other": "The time is spent outside the phases: look for other load on the machine.",
-    }.get(largest, "The steps do not say where their time went.")
+        "other": "The time is spent outside the measured phases: check for other load on the "
+        "machine.",
+    }.get(largest, "The log does not say where the step time went.")
