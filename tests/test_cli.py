@@ -62,7 +62,7 @@ def test_the_demo_leaves_text_of_others_alone(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["trian"], "no verb 'trian'; did you mean train?"),
+        (["trian"], "unknown command 'trian'; did you mean train?"),
         (["train"], "the following arguments are required: CONFIG\n"),
         (["train", "a.toml", "--hosts", ""], "argument --hosts: it is empty"),
         (["train", "a.toml", "--run", " "], "argument --run/--name: it is empty"),

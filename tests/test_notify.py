@@ -103,7 +103,7 @@ def test_a_verdict_that_changes_is_told_once(tmp_path: Path) -> None:
     tell_changes(folder, settings, before)
     (told,) = [one for one in _kept(tmp_path / "told") if "fully trained" in one["message"]]
     assert told["event"] == "verdict"
-    assert told["message"].startswith("Is the model fully trained? Was no, is yes: ")
+    assert told["message"].startswith("Is the model fully trained? Was no, now yes: ")
 
 
 @pytest.mark.parametrize("is_worker", [False, True])

@@ -117,8 +117,8 @@ def test_nothing_listens_any_more_when_all_have_knocked(monkeypatch: pytest.Monk
 def test_machines_with_one_name_are_refused() -> None:
     box, other = ["box", "boot 1", "10.0.0.1"], ["other", "boot 2", "10.0.0.2"]
     refuse_namesakes([box, other, box, other])
-    both = r"the name box, those of worker 0 at 10.0.0.1 and of worker 2 at 10.0.0.3; give each a"
+    both = r"the host name box, worker 0 at 10.0.0.1 and worker 2 at 10.0.0.3; give each its"
     with pytest.raises(UserError, match=both):
         refuse_namesakes([box, other, ["box", "boot 1", "10.0.0.3"]])
-    with pytest.raises(UserError, match="the name box, those of worker 0 and of worker 1; give"):
+    with pytest.raises(UserError, match="the host name box, worker 0 and worker 1; give"):
         refuse_namesakes([["box", "boot 1", ""], ["box", "boot 2", ""]])

@@ -126,7 +126,7 @@ def test_counts_must_fit_the_sizes_of_files(written: dict[str, Any]) -> None:
     assert f"files.{name}.bytes is {size:,}, not {size + 2:,}" in refusal(more)
     wider = put(written, ("vocabulary", "dtype"), "uint32")
     assert "files.train.source.tokens.bytes is" in refusal(wider)
-    assert "pairs.raw less all filters" in refusal(put(written, ("filters", "duplicate"), 7))
+    assert "pairs.raw minus all filters" in refusal(put(written, ("filters", "duplicate"), 7))
     grown = put(written, ("files", name), {"bytes": size + 1, "sha256": checksum})
     assert "identity does not match files" in refusal(grown)
 

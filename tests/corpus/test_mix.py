@@ -290,9 +290,9 @@ def test_texts_without_weights_are_shuffled_together_as_ever(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (DIRECTIONS.replace("<2de>", "2de"), "the tag '2de' must be written in angle brackets"),
+        (DIRECTIONS.replace("<2de>", "2de"), "the tag '2de' must be in angle brackets"),
         (DIRECTIONS.replace('"to-english"', '"to-german"'), "two texts are named to-german"),
-        (DIRECTIONS.replace('"to-english"', '"a/b"'), "may hold letters, digits"),
+        (DIRECTIONS.replace('"to-english"', '"a/b"'), "may only contain letters, digits"),
         (
             DIRECTIONS.replace('valid.de", tag', 'valid.de", weight = 2.0, tag'),
             "corpus.validation.german: name and weight are for training text",

@@ -180,7 +180,7 @@ def test_translations_of_the_chosen_sets_are_kept(
     [
         (["evaluate", "--set", "new"], "--set new: choose from test.news, test.talks, validation."),
         (["evaluate", "--set", "news"], "--set news: choose from test.news, validation.news"),
-        (["evaluate", "--set", "news", "--source", "x", "--reference", "x"], "give one"),
+        (["evaluate", "--set", "news", "--source", "x", "--reference", "x"], "give only one"),
         (["evaluate", "--average", "2", "--checkpoint", "8"], "not allowed with argument"),
         (["translate", "--length-penalty", "-1"], "--length-penalty -1: must be at least 0"),
         (["translate", "--length-penalty", "200"], "must be at least 0 and at most 10"),
@@ -242,7 +242,7 @@ def test_a_precision_that_ends_the_process_is_refused(
     refuse_impossible("float32", torch.device("cpu"))
     refuse_impossible("bfloat16", torch.device("cuda"))
     assert not tried
-    refused = pytest.raises(UserError, match="cannot compute in bfloat16: choose float32")
+    refused = pytest.raises(UserError, match="cannot compute in bfloat16: use float32")
     with refused if is_refused else nullcontext():
         refuse_impossible("bfloat16", torch.device("cpu"))
     assert "dtype=torch.bfloat16" in tried[0]

@@ -299,7 +299,7 @@ def test_only_exports_are_replaced(
     assert "is a file" in refused(tmp_path / "file")
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday.jpg").touch()
-    assert "is not an export of dragoman" in refused(tmp_path / "photos")
+    assert "is not a Dragoman export" in refused(tmp_path / "photos")
     mine = tmp_path / "mine"
     shutil.copytree(exported, mine)
     (mine / "LICENSE").touch()
@@ -333,7 +333,7 @@ def test_a_folder_that_may_not_be_written(run: RunFolder, tmp_path: Path) -> Non
         (["export", "RUN", "--to", "ctranslate2", "--average", "9"], "--average 9: "),
         (["export", "RUN", "--to", "ctranslate2", "--average", "0"], "must be at least 1"),
         (["export", "RUN", "--to", "ctranslate2", "--check-pairs", "0"], "must be at least 1"),
-        (["translate", "RUN", "--engine", "ctranslate2"], "RUN has no export; make one: "),
+        (["translate", "RUN", "--engine", "ctranslate2"], "RUN has no export; create one with: "),
         (["translate", "RUN", "--engine", "ctranslate2", "--average", "2"], "--average: "),
     ],
 )

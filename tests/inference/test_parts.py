@@ -99,10 +99,10 @@ def test_other_options_are_not_mixed(
     text.write_text("one two\n")
     main(words(spelling_run, text, folder))
     for more, line in (
-        (["--beam", "2"], "made with another translation: give the same options"),
-        (SAMPLING, "made with another sampling: "),
-        (["--checkpoint", "50"], "made with another weights: "),
-        (["--scores", "--n-best", "2"], "made with another n_best, another scores: "),
+        (["--beam", "2"], "(different: translation): use the same options"),
+        (SAMPLING, "(different: sampling): "),
+        (["--checkpoint", "50"], "(different: weights): "),
+        (["--scores", "--n-best", "2"], "(different: n_best, scores): "),
     ):
         code, errors = refusal(capsys, *words(spelling_run, text, folder, *more))
         assert (code, line in errors.splitlines()[-1]) == (2, True), errors
@@ -147,7 +147,7 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
     _agree_on_job(tmp_path, job)
     _agree_on_job(tmp_path, job)
     for name, value in others.items():
-        with pytest.raises(UserError, match=f"was created with a different {name}: use the same"):
+        with pytest.raises(UserError, match=f"different: {name}.*: use the same"):
             _agree_on_job(tmp_path, replace(job, **{name: value}))
 
 

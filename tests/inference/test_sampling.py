@@ -127,7 +127,7 @@ def test_from_the_command_line(
         (["--sample", "--temperature", "0"], "--temperature 0: must be at least 0.01"),
         (["--sample", "--temperature", "nan"], "--temperature nan: must be at least 0.01"),
         (["--sample", "--seed", "-1"], "--seed -1: must be at least 0"),
-        (["--sample", "--engine", "ctranslate2"], "--sample: only with our own decoder"),
+        (["--sample", "--engine", "ctranslate2"], "--sample: not available with"),
     ],
 )
 def test_wrong_requests_are_one_line(

@@ -266,7 +266,7 @@ def test_languages_that_nobody_knows_are_passed_over(
         *("corpus.target_language=klingon", "cleaning.drop_wrong_language=true"),
     )
     assert code == 2
-    assert "the language 'klingon' is not one that can be told from others" in errors
+    assert "the language 'klingon' cannot be identified" in errors
 
 
 @pytest.mark.slow

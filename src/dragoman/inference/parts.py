@@ -98,7 +98,7 @@ def _agree_on_job(folder: Path, job: PartsJob) -> None:
     differing = [name for name in now if now[name] != earlier.get(name)]
     if differing:
         raise UserError(
-            f"{folder} was created with a different {', a different '.join(differing)}: use the "
+            f"{folder} does not match this command (different: {', '.join(differing)}): use the "
             "same options, or choose another --output"
         )
 
