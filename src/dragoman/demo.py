@@ -67,7 +67,7 @@ def write_text_and_config(folder: Path) -> Path:
     config_path, text, aside = folder / "demo.toml", folder / "text", folder / ".text"
     if not config_path.exists():
         if text.exists():
-            raise UserError(f"{text} is there already: choose another --folder")
+            raise UserError(f"{text} already exists: choose another --folder")
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(config_path, files("dragoman.corpus").joinpath("demo.toml").read_bytes())
     if not text.exists():

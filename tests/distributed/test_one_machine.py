@@ -173,7 +173,7 @@ def test_the_same_signal_at_the_same_step_does_not_come_back_for_ever(prepared: 
     with training(prepared, *LONG, environment=fault) as process:
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    line = "worker 1 on .* at step 9: killed by SIGSEGV for the third time there"
+    line = "worker 1 on .* at step 9: killed by SIGSEGV for the third time at this step"
     assert re.search(line, errors), errors
     assert len(metrics(prepared / "run", "restart")) == 2
 
@@ -238,7 +238,7 @@ def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
         connect(environment[STORE_VARIABLE]).set(key, state)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert "somebody without the run's secret wrote to its rendezvous" in errors
+    assert "someone without the run's secret wrote to its rendezvous" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "trapped").exists()
 
@@ -249,7 +249,7 @@ def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
         (["--workers", "0"], "--workers 0: must be at least 1"),
         (["--workers", "2", "--hosts", "a"], "give one of them"),
         (["--hosts", "a:x"], "'a:x' is not HOST or HOST:WORKERS"),
-        (["--hosts", "me@a:2"], "write a alone, and `User me` for it in ~/.ssh/config"),
+        (["--hosts", "me@a:2"], "write only a, and put `User me` for it into ~/.ssh/config"),
         (["--hosts", "a,a"], "every host may be named once"),
         (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no route to it"),
         (["--hosts", "192.0.2.1", "distributed.interface=lo"], "'lo' has no route to 192.0.2.1"),

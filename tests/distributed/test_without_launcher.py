@@ -81,7 +81,7 @@ def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared:
         (["distributed.port=29517"] * 2, "distributed.port is for --workers and --hosts"),
         (["corpus.folder=nowhere"] * 2, "nowhere holds no prepared corpus"),
         (["corpus.folder=prepared", "corpus.folder=nowhere"], "nowhere holds no prepared corpus"),
-        (["training.steps=9"] * 2, "is not empty and holds no run"),  # Only the writer looks.
+        (["training.steps=9"] * 2, "is not empty and is not a run"),  # Only the writer looks.
         (["training.steps=x"] * 2, "training.steps"),
     ],
 )

@@ -189,7 +189,10 @@ def test_wrong_requests_are_one_line(
     assert (code, errors.startswith("dragoman: transformers is not installed: ")) == (2, True)
     monkeypatch.undo()
     requests: list[tuple[list[str | Path], str]] = [
-        ([*export, "--quantization", "int8"], "--quantization int8: not for --to transformers"),
+        (
+            [*export, "--quantization", "int8"],
+            "--quantization int8: not available with --to transformers",
+        ),
         ([*export, "--check-pairs", "0"], "--check-pairs 0: must be at least 1"),
         (["translate", exported, "--engine", "ctranslate2"], "is an export for transformers"),
         (["serve", exported, "--port", "0"], "is an export for transformers"),

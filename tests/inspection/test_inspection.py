@@ -142,7 +142,7 @@ def test_clean_text_gives_an_empty_list(tmp_path: Path, in_process: None) -> Non
     page = write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
     assert json.loads((tmp_path / "prepared/inspect.json").read_text()) == []
     assert "Nothing found" in page.read_text()
-    assert summary(found) == ["nothing wrong was found in 4,000 pairs"]
+    assert summary(found) == ["no problems found in 4,000 pairs"]
     assert found.languages_known
     assert found.sampled == found.pairs == 4_000
     assert found.sides[0].words == sum(len(source.split()) for source, _ in CLEAN)
@@ -259,14 +259,14 @@ def test_languages_that_nobody_knows_are_passed_over(
     config = write_corpus(tmp_path, CLEAN[:100], "corpus.target_language=klingon")
     found = inspect.inspect_text(config, find_inputs(config), 1)
     assert not found.languages_known
-    assert "wrong ones are not looked for" in capsys.readouterr().err
+    assert "wrong languages are not checked" in capsys.readouterr().err
     code, errors = refusal(
         capsys,
         *("prepare", tmp_path / "config.toml", "--processes", "1"),
         *("corpus.target_language=klingon", "cleaning.drop_wrong_language=true"),
     )
     assert code == 2
-    assert "the language 'klingon' is not one that can be told from others" in errors
+    assert "the language 'klingon' cannot be identified" in errors
 
 
 @pytest.mark.slow

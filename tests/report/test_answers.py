@@ -261,7 +261,7 @@ def test_overfitting_by_loss_alone_is_less_sure(
     answer = answers_of(run.write())["overfitting"]
     assert answer["verdict"] == "yes"
     assert answer["confidence"] == confidence
-    assert ("BLEU is not known" in answer["answer"]) == (bleu is None)
+    assert ("BLEU was not measured" in answer["answer"]) == (bleu is None)
 
 
 def test_local_steps_keep_an_outer_momentum_too(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_what_cannot_change_on_resume_is_advised_for_a_new_run_only() -> None:
     [
         ("constant", 60, "still improving", "raise training.steps to 90"),
         ("cosine", 60, "longer schedule helps", "start a new run with a schedule of 90"),
-        ("cosine", 80, "rate still to fall", "Go on to the schedule's end, step 80"),
+        ("cosine", 80, "rate still to fall", "Continue to the end of the schedule, step 80"),
     ],
 )
 def test_a_schedule_with_an_end_is_not_made_longer(

@@ -135,12 +135,12 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
         ],
     ),
     "two resumes": (_resume_twice, ["taken up again 2 times (at step 110, 100)"]),
-    "scrambled": (_scramble, ["metrics.jsonl: 3 damaged lines passed over (21, 41, 42)"]),
+    "scrambled": (_scramble, ["metrics.jsonl: skipped 3 damaged lines (21, 41, 42)"]),
     "no identity": (
         _lose_identity,
         ["provenance.json cannot be read", "config.toml cannot be read"],
     ),
-    "no settings": (_lose("config.toml"), ["config.toml is missing: the settings are not known"]),
+    "no settings": (_lose("config.toml"), ["config.toml is missing: the settings are unknown"]),
     "no provenance": (_lose("provenance.json"), ["provenance.json is missing"]),
     "nothing but history": (
         _lose("config.toml", "provenance.json"),
@@ -157,7 +157,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
     ),
     "copied without checkpoints": (
         _leave_checkpoints_behind,
-        ["checkpoints/ is empty or missing: the log tells of 1 checkpoint"],
+        ["checkpoints/ is empty or missing: the log mentions 1 checkpoint"],
     ),
     "no calibration": (_lose_calibration, ["no calibration line", "no link line"]),
     "one line": (_lose_all_but_one_step, ["There is no evaluation"]),

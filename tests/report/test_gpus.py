@@ -157,7 +157,9 @@ def test_waiting_in_a_collective_is_no_good_news(
     answer = _answer(run)
     assert (answer.verdict, answer.headline) == ("full", headline)
     assert answer.tone == ("good" if headline == "Full" else "caution")
-    assert ("The fastest worker waits 30% of each step." in answer.details) == (exposed == 0.3)
+    assert ("The fastest worker spends 30% of each step waiting." in answer.details) == (
+        exposed == 0.3
+    )
 
 
 def test_busy_with_little_arithmetic_is_no_good_news(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_clock_that_jumped_ahead_is_time_nobody_can_explain(tmp_path: Path) ->
     run.clock += 7200
     run.train(2)
     _, missing = _read(run)
-    assert any("7,200 s passed before line 3" in notice for notice in missing)
+    assert any("7,200 s before line 3 are not explained" in notice for notice in missing)
 
 
 def test_a_pause_before_a_resume_is_no_riddle(tmp_path: Path) -> None:

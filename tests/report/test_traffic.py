@@ -132,5 +132,5 @@ def test_traffic_of_another_machine_is_less_sure(tmp_path: Path) -> None:
     del run.monitor["alpha"]
     evidence = _load(run)
     answer = step_time_vs_network(evidence, analyse(evidence))
-    assert "The steps are those of alpha, the traffic that of beta." in answer.details
+    assert "Step times are from alpha, traffic is from beta." in answer.details
     assert answer.confidence == "medium"

@@ -161,9 +161,9 @@ def test_a_silent_run_and_one_that_has_not_begun(tmp_path: Path) -> None:
     run = _running(tmp_path / "run")
     run.write()
     silent = RunState(RunFolder(run.path), lambda: run.clock + 4000).look()
-    assert silent["state"] == {"tone": "bad", "words": "silent for 1 h 7 min"}
+    assert silent["state"] == {"tone": "bad", "words": "no sign of life for 1 h 7 min"}
     waiting = RunState(RunFolder(tmp_path / "later"), lambda: START)
-    assert waiting.look()["state"]["words"] == "waiting for the first line"
+    assert waiting.look()["state"]["words"] == "waiting for the run to start"
 
 
 @contextmanager

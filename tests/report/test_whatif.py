@@ -290,7 +290,7 @@ def test_the_first_line_says_how_far_it_is_from_the_run(
     assert found.overlap == 0
     assert predict(found, Scenario()).seconds_step == pytest.approx(0.5 + 0.402)
     whatif_command(run, WhatifOptions(), now=START)
-    assert "steps of 1.00 s; the first line, the run itself, is -9.8% off" in " ".join(
+    assert "mean step of 1.00 s; for the run itself, in the first row, it is -9.8% off" in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -450,7 +450,9 @@ def test_the_command_without_options_asks_the_usual(
     whatif_command(calm_run(tmp_path).write(), WhatifOptions(), now=START)
     text = capsys.readouterr().out
     assert "network of 10 Gb/s" in text
-    assert "steps of 1.00 s; the first line, the run itself, is +0.0% off" in " ".join(text.split())
+    assert "mean step of 1.00 s; for the run itself, in the first row, it is +0.0% off" in " ".join(
+        text.split()
+    )
 
 
 def test_the_options_on_the_command_line(
@@ -472,7 +474,7 @@ def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
     assert str(problem.value).splitlines() == [
         "--price-per-hour -1: must be a finite number, at least 0",
         "--workers 0: must be a finite number above 0",
-        "bandwidth 'fast': give a number and a unit, as in 10Gbit or 100Mbit",
+        "bandwidth 'fast': give a number and a unit, for example 10Gbit or 100Mbit",
     ]
 
 

@@ -79,7 +79,7 @@ def test_directions(address: str) -> None:
     answer = {"translatedText": "HELLO", "detectedLanguage": detected}
     assert post(f"{address}/translate", auto) == (200, answer)
     status, answer = post(f"{address}/translate", auto | {"target": "en"})
-    assert (status, answer["error"][-16:]) == (400, "say which of de, fr"[-16:])
+    assert (status, answer["error"][-16:]) == (400, "name one of de, fr"[-16:])
     assert get(f"{address}/languages") == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": ["en"]},
@@ -224,7 +224,7 @@ def test_what_takes_too_long_is_given_up() -> None:
     gate = Gate()
     with serving(model("en", "de", gate), limits=replace(LIMITS, seconds=0.2)) as address:
         # On a busy machine a request may itself take so long to arrive.
-        late = (504, {"error": "It was not translated within 0.2 seconds"})
+        late = (504, {"error": "The translation took longer than 0.2 seconds"})
         wait_until(lambda: post(f"{address}/translate", ASKED) == late)
         gate.may_go.set()
         host, port = address.removeprefix("http://").split(":")

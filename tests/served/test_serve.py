@@ -111,7 +111,7 @@ def test_senseless_requests_are_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for words, line in (
-            (["nowhere"], "nowhere: no run there"),
+            (["nowhere"], "nowhere: no run found there"),
             ([spelling_run, "--port", port], f"127.0.0.1:{port}: Address already in use; choose"),
             ([spelling_run, "--host", "no.such.host.invalid"], "no.such.host.invalid:0: "),
             ([spelling_run, "--port", "70000"], "--port 70000: must be at least 0 and at most"),
@@ -128,7 +128,7 @@ def test_senseless_requests_are_one_line(
             ),
             ([exported, "--checkpoint", "50"], "--checkpoint: "),
             ([exported, "--precision", "bfloat16"], "is an export, whose weights are as they"),
-            ([exported, tmp_path / "same"], "same: there is a model from en to de-AT already"),
+            ([exported, tmp_path / "same"], "same: there is already a model from en to de-AT"),
         ):
             port_words = [] if "--port" in words else ["--port", "0"]
             code, errors = refusal(capsys, "serve", *words, *port_words)

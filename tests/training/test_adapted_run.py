@@ -249,7 +249,10 @@ def test_another_vocabulary_is_refused_with_what_mends_it(folder: Path) -> None:
     ("vocabulary", "problem"),
     [
         ('from_run = "runs/none"', "vocabulary.from_run: no run at"),
-        ('from_run = "runs/general"\njoint = false', "is one for both languages; change it"),
+        (
+            'from_run = "runs/general"\njoint = false',
+            "is one vocabulary for both languages; change it",
+        ),
     ],
 )
 def test_a_run_that_cannot_give_its_vocabulary_is_named(

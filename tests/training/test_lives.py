@@ -62,7 +62,7 @@ def test_a_request_to_stop_that_one_worker_hears_at_the_start_stops_all(
     assert run(prepared, "run") is Stop.SIGNAL
     assert (prepared / "run/metrics.jsonl").read_bytes() == b""
     log = (prepared / "run/train.log").read_text()
-    assert "stopped at step 0, as asked; the same command resumes the run" in log
+    assert "stopped at step 0, as requested; the same command resumes the run" in log
     assert "complete" not in log
 
 
@@ -197,7 +197,7 @@ def test_a_run_that_another_process_trains_is_refused(
             capsys, "train", prepared / "config.toml", "--run", prepared / "run", *SMALL
         )
     assert code == 2
-    assert f"{prepared / 'run'}: another process is busy training it" in errors
+    assert f"{prepared / 'run'}: another process is training it" in errors
     assert (prepared / "run/config.toml").read_bytes() == config
     assert run(prepared, "run") is Stop.STEPS
 
@@ -216,7 +216,7 @@ def test_an_opening_that_was_killed_is_done_again(prepared: Path) -> None:
 
 def test_checkpoints_without_a_config_are_not_taken_for_a_new_run(prepared: Path) -> None:
     (prepared / "run/checkpoints/step-00000008").mkdir(parents=True)
-    with pytest.raises(UserError, match="is not empty and holds no run"):
+    with pytest.raises(UserError, match="is not empty and is not a run"):
         run(prepared, "run")
 
 

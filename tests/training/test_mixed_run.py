@@ -85,7 +85,7 @@ def test_a_model_of_several_tags_asks_which(
     code, errors = refusal(capsys, "translate", folder / "whole")
     assert (code, errors.splitlines()[-1]) == (
         2,
-        "dragoman: the model knows several tags: choose with --tag <2de> or <2en>",
+        "dragoman: the model has several tags: choose with --tag <2de> or <2en>",
     )
     code, errors = refusal(capsys, "translate", folder / "whole", "--tag", "<2fr>")
     assert code == 2

@@ -44,5 +44,5 @@ def read_orders(line: str) -> Orders:
         return Orders(**json.loads(line))
     except (TypeError, ValueError):
         raise UserError(
-            "the launcher is another version of Dragoman: install the same one on all machines"
+            "the launcher runs another version of Dragoman: install the same one on all machines"
         ) from None

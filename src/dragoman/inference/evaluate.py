@@ -54,8 +54,8 @@ def evaluation_rows(name: str, pairs: PairTokens, row_tokens: int, begin: int) -
     longest, most = int(lengths.max()), max(row_tokens, LONGEST_LINE)
     if longest > most:
         raise UserError(
-            f"{name}: pair {lengths.argmax() + 1:,} has {longest:,} subwords on one side, and an "
-            f"evaluation takes at most {most:,}: shorten it, or remove it from the set"
+            f"{name}: pair {lengths.argmax() + 1:,} has {longest:,} subwords on one side, but "
+            f"evaluation allows at most {most:,}: shorten or remove it"
         )
     width = max(row_tokens, -(-longest // WIDTH_STEP) * WIDTH_STEP)
     return pack(pairs, width, begin)

@@ -30,8 +30,8 @@ def summary(found: Inspection) -> list[str]:
     for overlap in found.overlaps:
         if overlap.found:
             lines.append(
-                f"WARNING: {overlap.found:,} of {overlap.sentences:,} sentences of {overlap.name} "
-                "stand in the training text; scores on it will flatter the model "
+                f"WARNING: {overlap.found:,} of {overlap.sentences:,} sentences of "
+                f"{overlap.name} are in the training text; scores on it will be too high "
                 "(cleaning.drop_leaked = true drops them)"
             )
     lines += [
@@ -40,7 +40,7 @@ def summary(found: Inspection) -> list[str]:
         for one in found.findings
         if one.id != "leaked"
     ]
-    return lines or [f"nothing wrong was found in {found.pairs:,} pairs"]
+    return lines or [f"no problems found in {found.pairs:,} pairs"]
 
 
 def rate_words(one: Finding) -> str:
@@ -125,7 +125,7 @@ def _side_values(name: str, language: str, size: SideSize, pairs: int) -> dict[s
 
 def _range(place: int, *, is_last: bool) -> str:
     first = WORDS_PER_BAR * place
-    return f"{first} words and more" if is_last else f"{first} to {first + WORDS_PER_BAR - 1} words"
+    return f"{first} words or more" if is_last else f"{first} to {first + WORDS_PER_BAR - 1} words"
 
 
 def _bars(lengths: Sequence[int], highest: int) -> list[dict[str, Any]]:

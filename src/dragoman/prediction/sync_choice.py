@@ -50,7 +50,7 @@ def choose_sync(run: MeasuredRun) -> SyncChoice:
     """Gradients where they cost little; else local steps as the link can carry them."""
     plain, half = (predict(run, way) for way in GRADIENTS)
     if run.machines == 1:
-        return SyncChoice(GRADIENTS[0], "all workers are on one machine: nothing travels far")
+        return SyncChoice(GRADIENTS[0], "all workers are on one machine: no network is used")
     costs = f"gradients would spend {in_percent(plain.network_share)} of a step on the network"
     if plain.network_share <= CHEAP_GRADIENTS.value:
         return SyncChoice(GRADIENTS[0], costs)

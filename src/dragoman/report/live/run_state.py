@@ -248,11 +248,11 @@ class RunState:
             reason = self._end["reason"]
             return {"tone": "plain" if reason != "error" else "bad", "words": f"ended ({reason})"}
         if not self._last_time:
-            return {"tone": "plain", "words": "waiting for the first line"}
+            return {"tone": "plain", "words": "waiting for the run to start"}
         newest = max([self._last_time, *(one.time for one in self._machines.values())])
         silent = now - newest
         if silent > SILENCE.value:
-            return {"tone": "bad", "words": f"silent for {in_time(silent)}"}
+            return {"tone": "bad", "words": f"no sign of life for {in_time(silent)}"}
         return {"tone": "good", "words": "running"}
 
     def _speed(self) -> dict[str, Any]:

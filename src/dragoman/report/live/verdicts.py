@@ -30,7 +30,7 @@ def changes(before: Mapping[str, Answer], after: Mapping[str, Answer]) -> Iterat
         if earlier is None or not isinstance(answer.verdict, str):
             continue
         if answer.verdict != earlier.verdict:
-            yield f"{answer.question} Was {earlier.verdict}, is {answer.verdict}: {answer.answer}"
+            yield f"{answer.question} Was {earlier.verdict}, now {answer.verdict}: {answer.answer}"
 
 
 def answers_of(run: RunFolder) -> dict[str, Answer]:

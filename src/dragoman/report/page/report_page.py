@@ -41,10 +41,10 @@ _MOST_ADVICE = 3
 _STATES = {
     "finished": "finished",
     "stopped": "stopped early",
-    "running": "still running, by its last lines",
-    "crashed": "broke off without an end",
+    "running": "still running, according to its log",
+    "crashed": "ended without a final log line",
     "not started": "has not started",
-    "lost": "has lost its history",
+    "lost": "history is missing",
 }
 
 
