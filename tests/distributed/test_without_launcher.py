@@ -52,7 +52,7 @@ def start_task(rank: int, port: int, *words: str | Path) -> subprocess.Popen[str
 
 def test_in_a_check_one_worker_speaks(prepared: Path) -> None:
     port = free_port()
-    words = [prepared / "config.toml", *SMALL]
+    words: list[str | Path] = [prepared / "config.toml", *SMALL]
     words += ["distributed.sync=local", "distributed.compression=bf16"]
     tasks = [start_task(rank, port, "check", *words) for rank in range(2)]
     said = [task.communicate(timeout=PATIENCE) for task in tasks]
