@@ -277,6 +277,7 @@ def test_a_plateau_means_what_the_schedule_lets_it_mean(
     assert found.reason == reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_a_plateau_is_seldom_called_unfinished(correlation: float) -> None:
     generator = np.random.default_rng(8)
@@ -367,6 +368,7 @@ def test_the_turn_by_hand(tmp_path: Path) -> None:
     assert found.gap_first == pytest.approx(_turned(10) - _falls(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 def test_a_flat_curve_is_seldom_taken_for_overfitting(noise: float) -> None:
     """The lowest of many noisy evaluations is low by chance; that must not count as a turn."""

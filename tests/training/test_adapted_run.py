@@ -28,6 +28,8 @@ from support import (
     write_lines,
 )
 
+pytestmark = pytest.mark.slow
+
 PARENT = """\
 [corpus]
 folder = "prepared/general"
@@ -155,7 +157,6 @@ def test_an_adapted_run_goes_on_bit_for_bit_without_its_parent(
     assert gains[1][-2:] == gains[0][-2:], "also after a resume they are compared with the start"
 
 
-@pytest.mark.slow
 def test_two_workers_start_from_the_same_weights_as_one(folder: Path) -> None:
     still = [f"model.{name}=0" for name in ("dropout", "attention_dropout", "relu_dropout")]
     losses = []
