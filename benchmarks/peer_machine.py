@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import (
     default_hooks,
@@ -31,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.config import PRESETS
 from dragoman.corpus.store import PreparedCorpus
-from peers import Batch, Batches
+from peers import Batch, Batches, smoothed_loss
 from peers_gpu import make_transformer
 
 WARM_UP, PERIOD = 3, 32
@@ -91,14 +90,8 @@ def make_step(model: nn.Module, way: str, padding: int) -> Callable[[Batch], Non
 
     def step(batch: Batch) -> None:
         inputs, target = (one.to(DEVICE, non_blocking=True) for one in batch[:2])
-        begun = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
         with torch.autocast(DEVICE.type, torch.bfloat16):
-            loss = F.cross_entropy(
-                engine(inputs, begun).flatten(0, 1),
-                target.flatten(),
-                ignore_index=padding,
-                label_smoothing=0.1,
-            )
+            loss = smoothed_loss(engine, inputs, target, padding)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()

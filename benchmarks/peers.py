@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -16,6 +17,17 @@ DROPOUT = 0.1
 LOADERS = 8  # Processes that make batches.
 Batch = tuple[Tensor, Tensor, int]  # Source and target [sentences, tokens]; target tokens.
 Logits = Callable[[Tensor, Tensor], Tensor]  # Of source and target inputs [sentences, tokens].
+
+
+def smoothed_loss(logits: Logits, source: Tensor, target: Tensor, padding: int) -> Tensor:
+    """The usual loss: teacher forced, label-smoothed, padding left out."""
+    begun = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
+    return F.cross_entropy(
+        logits(source, begun).flatten(0, 1),
+        target.flatten(),
+        ignore_index=padding,
+        label_smoothing=0.1,
+    )
 
 
 class Batches(Dataset[Batch]):

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from dragoman.config import PRESETS, ModelShape
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.model.transformer import count_parameters, sinusoids
-from peers import DROPOUT, LONGEST, Batch, Batches, Logits, make_marian
+from peers import DROPOUT, LONGEST, Batch, Batches, Logits, make_marian, smoothed_loss
 
 BATCHES = 60
 WARM_UP_STEPS = 10
@@ -82,14 +82,8 @@ def train_step(
 ) -> None:
     """One step as people write it."""
     inputs, target = (one.to("cuda", non_blocking=True) for one in batch[:2])
-    begun = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
     with torch.autocast("cuda", torch.bfloat16):
-        loss = F.cross_entropy(
-            logits(inputs, begun).flatten(0, 1),
-            target.flatten(),
-            ignore_index=padding,
-            label_smoothing=0.1,
-        )
+        loss = smoothed_loss(logits, inputs, target, padding)
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(model.parameters(), 1e9)  # Users want to see the norm.
     optimizer.step()

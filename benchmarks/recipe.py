@@ -176,14 +176,14 @@ def batches(config: Config, parts: Parts, variant: Variant) -> Iterator[StepRows
     extra = int(variant.knobs.get("mix_rows", 0))
     size = config.batches.rows_per_step - extra
     main = stream(config, parts.corpus, size // 2)
-    for batch in islice(main.steps(position, 0, 1), small):
+    for batch in islice(main.steps(position), small):
         yield batch
         position = batch.next
-    steps = stream(config, parts.corpus, size).steps(position, 0, 1)
+    steps = stream(config, parts.corpus, size).steps(position)
     if not extra:
         yield from steps
     mixed = stream(config, PreparedCorpus(Path(os.environ["MIX"])), extra)
-    for one, other in zip(steps, mixed.steps(Position(), 0, 1), strict=False):
+    for one, other in zip(steps, mixed.steps(Position()), strict=False):
         columns = zip(one.rows.arrays(), other.rows.arrays(), strict=True)
         rows = Rows(*(np.concatenate(arrays) for arrays in columns))
         yield replace(one, rows=rows, target_tokens=one.target_tokens + other.target_tokens)

@@ -50,7 +50,7 @@ def compare_with_mix(corpus: PreparedCorpus) -> None:
     }
     plain = RowStream(corpus.train, row_tokens=128, rows_per_step=256, begin=1, seed=1)
     mixed = MixedStream(streams, [Stage(1, shares)], rows_per_step=256, seed=1)
-    walks = [stream.steps(Position(), 0, 1) for stream in (plain, mixed)]
+    walks = [stream.steps(Position()) for stream in (plain, mixed)]
     seconds, tokens, slots = [0.0, 0.0], [0, 0], [0, 0]
     for _ in range(STEPS // STEPS_IN_TURN):
         for place, walk in enumerate(walks):
@@ -72,7 +72,7 @@ def measure(folder: Path) -> None:
     corpus = PreparedCorpus(folder)
     opened = time.perf_counter() - start
     stream = RowStream(corpus.train, row_tokens=128, rows_per_step=256, begin=1, seed=1)
-    steps = stream.steps(Position(), 0, 1)
+    steps = stream.steps(Position())
     next(steps)
     before = anonymous_megabytes()
     start = time.thread_time()

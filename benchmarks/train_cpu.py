@@ -23,13 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
 from dragoman.config import PRESETS
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.store import PreparedCorpus
-from peers import Batches, make_marian
+from peers import Batches, make_marian, smoothed_loss
 
 TOKENS_PER_STEP, STEPS, WARM_UP_STEPS = 4_096, 14, 4
 SHAPE = replace(PRESETS["small"], encoder_layers=3, decoder_layers=3)
@@ -140,13 +139,7 @@ def measure_marian(corpus: PreparedCorpus) -> float:
     for step in range(STEPS):
         source, target, count = batches[step]
         start = time.perf_counter()
-        begun = torch.cat((torch.ones_like(target[:, :1]), target[:, :-1]), dim=1)
-        loss = F.cross_entropy(
-            logits(source, begun).flatten(0, 1),
-            target.flatten(),
-            ignore_index=padding,
-            label_smoothing=0.1,
-        )
+        loss = smoothed_loss(logits, source, target, padding)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()

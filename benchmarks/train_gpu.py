@@ -312,7 +312,7 @@ def packing_rate(prepared: Path) -> float:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     stream = RowStream(corpus.train, row_tokens=128, rows_per_step=256, begin=1, seed=1)
     start = time.perf_counter()
-    tokens = sum(step.target_tokens for step in islice(stream.steps(Position(), 0, 1), 300))
+    tokens = sum(step.target_tokens for step in islice(stream.steps(Position()), 300))
     return tokens / (time.perf_counter() - start)
 
 
@@ -336,7 +336,7 @@ def profile(prepared: Path, case: Case, folder: Path, steps: int = 5) -> None:
     workers = Workers(0, 1, torch.device("cuda", 0))
     parts = make_parts(config, workers)
     parts.step.begin(parts.stream.rows_per_step, [0], 0)
-    batches = list(islice(parts.stream.steps(Position(), 0, 1), 2 * steps))
+    batches = list(islice(parts.stream.steps(Position()), 2 * steps))
     activity = torch.profiler.ProfilerActivity.CUDA
     times: dict[str, tuple[float, int]] = {}
     for part in (batches[:steps], batches[steps:]):  # The first half warms up.

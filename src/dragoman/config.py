@@ -14,6 +14,8 @@ SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
 Compression = Literal["none", "bf16", "fp16", "powersgd", "int8", "int4"]
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+# Enough for differences of weights, not for gradients; from the most bits to the fewest.
+FEW_BITS: tuple[Compression, ...] = ("int8", "int4")
 POWERSGD_LEAST_GAIN = 2  # A matrix whose factors are not less than half of it travels as it is.
 Quantization = Literal[
     "float32",

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 
 from dragoman.config import (
+    FEW_BITS,
     SCHEDULE_TRAITS,
     SET_NAME,
     TAG,
@@ -258,7 +259,7 @@ def _distributed_contradictions(
             for name in sorted(chosen)
             if f"distributed.{name}" in given
         ]
-    if distributed.sync == "gradients" and distributed.compression in ("int8", "int4"):
+    if distributed.sync == "gradients" and distributed.compression in FEW_BITS:
         problems.append(
             f'distributed.compression = "{distributed.compression}" needs sync = "local": so few '
             "bits suffice for weight differences, not for gradients"

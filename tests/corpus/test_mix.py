@@ -43,7 +43,7 @@ def stream(stages: tuple[Stage, ...] = EVEN, seed: int = 1) -> MixedStream:
 
 
 def steps(mixed: MixedStream, position: Position | None = None) -> Iterator[StepRows]:
-    return mixed.steps(position or Position(), 0, 1)
+    return mixed.steps(position or Position())
 
 
 def test_every_corpus_gives_each_pair_once_in_each_of_its_epochs() -> None:
@@ -106,20 +106,6 @@ def test_any_position_goes_on_exactly_across_epochs_and_stages() -> None:
             assert np.array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 5])
-def test_shares_of_all_workers_make_the_same_step(workers: int) -> None:
-    mixed = stream()
-    together = zip(
-        *(mixed.steps(Position(), rank, workers) for rank in range(workers)), strict=True
-    )
-    for whole, shares in zip(islice(steps(mixed), 20), together, strict=False):
-        for index, array in enumerate(whole.rows.arrays()):
-            joined = np.concatenate([share.rows.arrays()[index] for share in shares])
-            assert np.array_equal(joined, array)
-        assert {share.target_tokens for share in shares} == {whole.target_tokens}
-        assert [share.corpora for share in shares] == [whole.corpora] * workers
-
-
 def test_order_depends_on_the_seed() -> None:
     first, again, other = (
         [unpack(step.rows) for step in islice(steps(stream(seed=seed)), 4)] for seed in (1, 1, 9)
@@ -132,9 +118,9 @@ def test_rows_are_as_full_as_those_of_one_corpus(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()  # Windows of their usual size.
     sizes = {"large": 30_000, "small": 9_000}
     corpora = {name: random_pairs(size, 30, seed=size) for name, size in sizes.items()}
-    alone = RowStream(corpora["large"], 64, ROWS, BEGIN, 1).steps(Position(), 0, 1)
+    alone = RowStream(corpora["large"], 64, ROWS, BEGIN, 1).steps(Position())
     streams = {name: RowStream(pairs, 64, ROWS, BEGIN, 1) for name, pairs in corpora.items()}
-    mixed = MixedStream(streams, EVEN, ROWS, 1).steps(Position(), 0, 1)
+    mixed = MixedStream(streams, EVEN, ROWS, 1).steps(Position())
     alone_full, mixed_full = (
         sum(step.target_tokens for step in taken) / sum(step.slots for step in taken)
         for taken in (list(islice(one, 60)) for one in (alone, mixed))

@@ -49,10 +49,10 @@ def test_any_position_goes_on_exactly(prepared_once: Path) -> None:
     corpus = PreparedCorpus(prepared_once / "prepared")
     stream = make_stream(config, corpus)
     assert isinstance(stream, RowStream)
-    whole = list(islice(stream.steps(Position(), 0, 1), 60))
+    whole = list(islice(stream.steps(Position()), 60))
     assert whole[-1].next.epoch >= 2
     for index in (3, 30, 58):
-        following = next(stream.steps(whole[index].next, 0, 1))
+        following = next(stream.steps(whole[index].next))
         assert np.array_equal(following.rows.source, whole[index + 1].rows.source)
     epochs = [stream.window(epoch, 0).target_tokens for epoch in range(2)]
     assert epochs[0] != epochs[1], "every epoch cuts anew"

@@ -7,7 +7,7 @@ from dragoman.report.answers.network_bottleneck import network_bottleneck
 from dragoman.report.answers.step_time import step_time
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import analyse
-from dragoman.report.findings.bottleneck import judge_network
+from dragoman.report.findings.bottleneck import Network, judge_network
 from dragoman.report.findings.step_times import measure_steps, steady_steps
 from dragoman.thresholds import STRAGGLER_WORTH_NAMING
 from report.run_folders import START, RunFolder, calm_run, grown_run, local_run, pair_run
@@ -15,6 +15,12 @@ from report.run_folders import START, RunFolder, calm_run, grown_run, local_run,
 
 def _load(run: RunFolder) -> Evidence:
     return load_evidence(run.write(), START)
+
+
+def _network(run: RunFolder) -> Network:
+    network = analyse(_load(run)).network
+    assert network is not None
+    return network
 
 
 def test_step_times_by_hand(tmp_path: Path) -> None:
@@ -134,14 +140,12 @@ def test_the_network_by_hand(tmp_path: Path) -> None:
 )
 def test_network_reasons(tmp_path: Path, exposed: float, all_reduce: float, reason: str) -> None:
     run = pair_run(tmp_path, exposed=exposed, all_reduce=all_reduce)
-    network = analyse(_load(run)).network
-    assert network is not None
+    network = _network(run)
     assert network.reason == reason
 
 
 def test_one_machine_has_no_network(tmp_path: Path) -> None:
-    network = analyse(_load(calm_run(tmp_path))).network
-    assert network is not None
+    network = _network(calm_run(tmp_path))
     assert network.reason == "single machine"
 
 
@@ -149,8 +153,7 @@ def test_without_phase_times_nothing_is_claimed(tmp_path: Path) -> None:
     run = pair_run(tmp_path)
     for line in run.lines:
         line.pop("seconds_exposed_communication", None)
-    network = analyse(_load(run)).network
-    assert network is not None
+    network = _network(run)
     assert network.reason == "waits not known"
 
 
@@ -159,8 +162,7 @@ def test_waiting_for_a_slow_worker_is_not_the_network(tmp_path: Path) -> None:
     for line in run.lines:
         if line["kind"] == "train":
             line["slowest"] = {"worker": 1, "seconds": line["seconds_compute"] + 0.45}
-    network = analyse(_load(run)).network
-    assert network is not None
+    network = _network(run)
     assert network.network_seconds == pytest.approx(0.05)
     assert network.reason == "small share"
     assert network.straggler is not None
@@ -239,8 +241,7 @@ def test_workers_that_are_slower_by_turns_are_not_named(tmp_path: Path) -> None:
 
 
 def test_a_wait_that_piles_up_between_meetings_is_not_the_network(tmp_path: Path) -> None:
-    network = analyse(_load(local_run(tmp_path, behind=0.5))).network
-    assert network is not None
+    network = _network(local_run(tmp_path, behind=0.5))
     # 2 s of exchange and 8 x 0.5 s of waiting for worker 1 in every 8 steps; the first round
     # counts from its fourth step.
     assert network.straggler is not None
@@ -251,8 +252,7 @@ def test_a_wait_that_piles_up_between_meetings_is_not_the_network(tmp_path: Path
 def test_what_a_worker_loses_and_gains_between_meetings_cancels(tmp_path: Path) -> None:
     run = local_run(tmp_path)
     _compute(run, 0.6, 0.8)
-    network = analyse(_load(run)).network
-    assert network is not None
+    network = _network(run)
     assert network.straggler is not None
     assert network.straggler.seconds == pytest.approx(0, abs=0.002)
     assert network.network_seconds == pytest.approx(2 / 8, rel=0.02)
@@ -294,16 +294,14 @@ def test_the_wait_itself_has_to_agree_with_the_model(
 
 
 def test_with_local_steps_nothing_is_foretold_to_be_hidden(tmp_path: Path) -> None:
-    network = analyse(_load(local_run(tmp_path))).network
-    assert network is not None
+    network = _network(local_run(tmp_path))
     assert network.model_network_seconds == pytest.approx((2 / 8, 2 / 8))
 
 
 def test_compute_that_differs_from_the_calibration_does_not_agree(tmp_path: Path) -> None:
     run = pair_run(tmp_path)
     next(line for line in run.lines if line["kind"] == "calibration")["seconds_compute"] = 0.1
-    network = analyse(_load(run)).network
-    assert network is not None
+    network = _network(run)
     assert network.agrees is False
 
 

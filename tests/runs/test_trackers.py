@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import UserError
+from dragoman.runs import tracker_kinds
 from dragoman.runs import trackers as module
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.tracker_kinds import Point, refuse_missing
@@ -165,6 +166,6 @@ def test_one_that_cannot_start_is_told_of_once(tmp_path: Path) -> None:
 def test_a_library_that_is_missing_is_named_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracker_kinds, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"wandb is not installed: pip install 'dragoman\[wandb\]'"):
         refuse_missing(["wandb"])

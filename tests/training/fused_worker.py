@@ -75,9 +75,10 @@ def make_training(config: Config, kernels: Kernels, workers: Workers, rows: int 
     """Build everything anew; the first weights depend on the config alone."""
     config = replace(config, training=replace(config.training, kernels=kernels))
     parts = make_parts(config, workers)
-    batches = parts.stream.steps(Position(), workers.rank, workers.count)
+    steps = islice(parts.stream.steps(Position()), 2 * STEPS)
     parts.step.begin(rows, [0] * workers.count, 0)
-    return Training(parts.model, parts.step, list(islice(batches, 2 * STEPS)))
+    batches = [whole.share(workers.rank, workers.count) for whole in steps]
+    return Training(parts.model, parts.step, batches)
 
 
 def configure(folder: Path, overrides: Sequence[str] = ()) -> Config:

@@ -55,7 +55,7 @@ def test_a_device_tells_how_much_of_a_wait_it_noticed(
     step = LocalStep(own, parts.model, ALONE, config.distributed)
     assert step.lag == lag
     step.begin(5, [0], 0)
-    batches = list(islice(parts.stream.steps(Position(), 0, 1), 3))
+    batches = list(islice(parts.stream.steps(Position()), 3))
     clock = iter([10.0, 17.0])  # A synchronization of seven seconds.
     monkeypatch.setattr(local_step, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     for number, batch in enumerate(batches, start=1):

@@ -65,7 +65,7 @@ def test_shares_are_even_unless_they_are_to_be_balanced() -> None:
 def test_the_workers_rows_make_up_the_step(prepared: Path) -> None:
     config = load_config(prepared / "config.toml", SMALL)
     stream = make_parts(config, Workers(0, 1, torch.device("cpu"))).stream
-    whole = next(stream.steps(Position(), 0, 1))
+    whole = next(stream.steps(Position()))
     found = []
     for worker in range(2):
         shares = RowShares(stream.rows_per_step, 2, worker, is_balanced=True)

@@ -40,7 +40,7 @@ def run(parts: Parts, poisoned: int = 0) -> list[StepResult]:
     """Make steps; before one of them a weight becomes NaN, and is mended afterwards."""
     weight = next(parts.model.parameters()).data
     results = []
-    batches = parts.stream.steps(Position(), 0, 2)
+    batches = (whole.share(0, 2) for whole in parts.stream.steps(Position()))
     for step, batch in enumerate(islice(batches, POWERSGD_FIRST_STEP + 6), start=1):
         before = weight.clone()
         if step == poisoned:

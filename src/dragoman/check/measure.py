@@ -78,7 +78,7 @@ def measure(config: Config, workers: Workers) -> Findings:
 
 def _try_steps(config: Config, parts: Parts, workers: Workers) -> StepFacts:
     """Calibrate, then make a few whole steps; the weights are thrown away."""
-    batch = next(parts.stream.steps(Position(), workers.rank, workers.count))
+    batch = next(parts.stream.steps(Position())).share(workers.rank, workers.count)
     measured = calibrate(parts.step, parts.model, batch, workers, config)
     results = []
     for step in range(1, STEPS_TO_TRY + 1):

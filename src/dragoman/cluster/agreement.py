@@ -57,7 +57,7 @@ class Facts:
 
 def agree(facts: Facts, workers: Workers) -> list[float]:
     """Refuse differences, naming hosts and values; return each clock's lead over worker 0's."""
-    workers.gather([0.0])  # Clocks are read when everyone is there.
+    workers.barrier()  # Clocks are read when everyone is there.
     started = time.time()
     everyone = workers.gather_json([facts.by_name(), time.time()])
     # All answers are taken within one exchange, which bounds the error of the comparison.

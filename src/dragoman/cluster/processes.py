@@ -67,6 +67,14 @@ class Workers:
         """Collect a few numbers of every worker, by rank."""
         return self.start_gather(values).wait()
 
+    def gather_number(self, value: float) -> list[float]:
+        """Collect one number of every worker, by rank."""
+        return [number for (number,) in self.gather([value])]
+
+    def barrier(self) -> None:
+        """Wait until every worker has come this far."""
+        self.gather([0.0])
+
     def start_gather(self, values: Sequence[float]) -> "Gathering":
         """Begin to collect a few numbers of every worker, without waiting for anyone."""
         mine = torch.tensor(values, dtype=torch.float64)
@@ -87,7 +95,7 @@ class Workers:
         if self.count == 1:
             return [value]
         mine = json.dumps(value).encode()
-        longest = int(max(size for (size,) in self.gather([len(mine)])))
+        longest = int(max(self.gather_number(len(mine))))
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         everyone = [torch.empty_like(padded) for _ in range(self.count)]

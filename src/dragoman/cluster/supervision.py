@@ -81,7 +81,7 @@ class Supervision:
         """
         if self._control and workers.is_first:
             self._control.post_result(result)
-        workers.gather([0.0])  # Nobody leaves before that is said.
+        workers.barrier()  # Nobody leaves before that is said.
 
     def post_failure(self, error: BaseException) -> None:
         """Say once why this worker fails, before its end makes others fail."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, assert_never, cast
 
 import torch
 import torch.distributed as distributed
@@ -83,8 +83,10 @@ class AllReduce:
                 return buffer.bfloat16()
             case "fp16":
                 return (buffer * self.lift).half()
+            case "none" | "powersgd" | "int8" | "int4":
+                return buffer  # The engine packs powersgd's own; few bits are for local steps.
             case _:
-                return buffer
+                assert_never(self.compression)
 
     def unpack(self, packed: Tensor, buffer: Tensor) -> Tensor:
         """Write what travelled back into the buffer."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dragoman.config import Config, corpus_names
 from dragoman.corpus.order import keyed_seed
-from dragoman.corpus.rows import Position, Rows, RowStream, RowWalk, StepRows, join, share_of
+from dragoman.corpus.rows import Position, Rows, RowStream, RowWalk, StepRows, join
 from dragoman.corpus.store import PairTokens
 from dragoman.records import CorpusStep
 
@@ -72,8 +72,8 @@ class MixedStream:
         sizes = [slots_of(stream.pairs) for stream in self.streams.values()]
         self._sizes = [size / sum(sizes) for size in sizes]
 
-    def steps(self, position: Position, worker: int, workers: int) -> Iterator[StepRows]:
-        """Yield the given worker's share of one step after the other."""
+    def steps(self, position: Position) -> Iterator[StepRows]:
+        """Yield one step after the other."""
         begins = position.others or (Position(),) * (len(self.streams) - 1)
         places = (Position(position.epoch, position.window, position.row), *begins)
         walks = [RowWalk(*pair) for pair in zip(self.streams.values(), places, strict=True)]
@@ -87,7 +87,7 @@ class MixedStream:
                     walks, np.bincount(corpora, minlength=len(walks)), strict=True
                 )
             ]
-            yield self._step(step, corpora, taken, walks, (worker, workers))
+            yield self._step(step, corpora, taken, walks)
 
     def corpora_of(self, step: int) -> NDArray[np.int64]:
         """The number of the corpus that each row of a step comes from."""
@@ -104,7 +104,6 @@ class MixedStream:
         corpora: NDArray[np.int64],
         taken: Sequence[list[Rows]],
         walks: Sequence[RowWalk],
-        share: tuple[int, int],
     ) -> StepRows:
         """Put the rows of all corpora into the order of the step, and count them."""
         by_corpus = [join(parts) if parts else None for parts in taken]
@@ -122,7 +121,7 @@ class MixedStream:
         first, *others = (walk.position for walk in walks)
         epochs = zip(self._sizes, counts.values(), strict=True)
         return StepRows(
-            rows=one_after_the_other.take(order[share_of(len(order), *share)]),
+            rows=one_after_the_other.take(order),
             target_tokens=sum(one.target_tokens for one in counts.values()),
             source_tokens=one_after_the_other.source_tokens,
             pairs=sum(one.pairs for one in counts.values()),

@@ -81,7 +81,7 @@ class Position:
 
 @dataclass(frozen=True)
 class StepRows:
-    """One worker's share of a step, and the counts of the whole step."""
+    """The rows of a step, or one worker's share of them, and the counts of the whole step."""
 
     rows: Rows
     target_tokens: int
@@ -95,6 +95,10 @@ class StepRows:
     def part(self, first: int, last: int) -> "StepRows":
         """Some of the rows; the counts stay those of the whole step."""
         return replace(self, rows=self.rows[first:last])
+
+    def share(self, worker: int, workers: int) -> "StepRows":
+        """An equal share for each worker, up to a row."""
+        return self.part(*(len(self.rows) * place // workers for place in (worker, worker + 1)))
 
 
 class RowStream:
@@ -118,13 +122,13 @@ class RowStream:
         self.blocks = -(-len(pairs) // PAIRS_PER_BLOCK)
         self.windows = -(-self.blocks // BLOCKS_PER_WINDOW)
 
-    def steps(self, position: Position, worker: int, workers: int) -> Iterator[StepRows]:
-        """Yield the given worker's share of one step after the other."""
+    def steps(self, position: Position) -> Iterator[StepRows]:
+        """Yield one step after the other."""
         walk = RowWalk(self, position)
         while True:
             step = join(walk.take(self.rows_per_step))
             yield StepRows(
-                rows=step[share_of(len(step), worker, workers)],
+                rows=step,
                 target_tokens=step.target_tokens,
                 source_tokens=step.source_tokens,
                 pairs=step.pairs,
@@ -187,11 +191,6 @@ class RowWalk:
         share = place.row / len(self._packed()) if place.row else 0.0
         done = self._stream.blocks_before(place.window, share)
         return place.epoch + done / self._stream.blocks
-
-
-def share_of(count: int, worker: int, workers: int) -> slice:
-    """Which of so many rows are a worker's."""
-    return slice(*(count * index // workers for index in (worker, worker + 1)))
 
 
 def pack(pairs: PairTokens, row_tokens: int, begin: int) -> Rows:

@@ -7,12 +7,9 @@ maps between hidden states, and keep to Adam.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import assert_never
 
 import torch
 from torch import Tensor
-
-from dragoman.config import OptimizerKind
 
 # The root mean square of Adam's updates, about: with it, both get along with one learning rate.
 ADAM_SIZE = 0.2
@@ -32,15 +29,9 @@ SMALLEST_NORM = 1e-15
 MAPS_IN_ONE = {"query_key_value.weight": 3, "key_value.weight": 2}
 
 
-def matrices_of(shapes: Mapping[str, torch.Size], kind: OptimizerKind) -> list[str]:
+def matrices_of(shapes: Mapping[str, torch.Size]) -> list[str]:
     """The parameters that Muon updates; Adam has the others."""
-    match kind:
-        case "adam":
-            return []
-        case "muon":
-            return [name for name, shape in shapes.items() if is_matrix(name, shape)]
-        case _:
-            assert_never(kind)
+    return [name for name, shape in shapes.items() if is_matrix(name, shape)]
 
 
 def is_matrix(name: str, shape: torch.Size) -> bool:

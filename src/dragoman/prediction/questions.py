@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from dragoman.config import Compression
+from dragoman.config import FEW_BITS, Compression
 from dragoman.prediction.step_model import ALONE, GIGABIT, MeasuredRun, Scenario
 
 USUAL_LOCAL_STEPS = 32
@@ -25,8 +25,7 @@ def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
         (f"{other} compression".replace("none", "no"), replace(several, compression=other))
     )
     if run.local_steps > 1:
-        # Gradients do not travel in so few bits as differences of weights may.
-        bits: Compression = "bf16" if run.compression in ("int8", "int4") else run.compression
+        bits: Compression = "bf16" if run.compression in FEW_BITS else run.compression
         every_step = replace(several, local_steps=1, local_fragments=1, compression=bits)
         questions.append(("an exchange every step", every_step))
     else:

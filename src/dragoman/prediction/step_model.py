@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.config import Compression
+from dragoman.config import FEW_BITS, Compression
 from dragoman.errors import UserError
 from dragoman.prediction.network import (
     POWERSGD_SECONDS_PER_PARAMETER,
@@ -211,7 +211,7 @@ def _check(run: MeasuredRun) -> None:
         raise UserError(f"{run.local_fragments} fragments need at least as many local steps")
     if run.local_steps > 1 and run.compression == "powersgd":
         raise UserError("powersgd only works on gradients: use int8 or int4 with local steps")
-    if run.local_steps == 1 and run.compression in ("int8", "int4"):
+    if run.local_steps == 1 and run.compression in FEW_BITS:
         raise UserError(f"{run.compression} needs local steps: gradients need 16 bits or more")
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.config import Compression, DistributedSettings
+from dragoman.config import FEW_BITS, Compression, DistributedSettings
 from dragoman.prediction.step_model import MeasuredRun, Prediction, Scenario, predict
 from dragoman.thresholds import CHEAP_GRADIENTS, SAME_SPEED, SMALL_NETWORK_SHARE
 from dragoman.wording import in_bits_per_second, in_percent, in_time
@@ -16,7 +16,6 @@ GRADIENTS = (
 )
 # Short rounds keep workers together; a few bits more are worth less than that.
 ROUNDS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-FEW_BITS: tuple[Compression, ...] = ("int8", "int4")
 # Of the time that a link may be busy: steps and links are not always as fast as when measured.
 BUSY = 0.85
 FRAGMENTS, FRAGMENTS_OF_LONG_ROUNDS, LONG_ROUND = 4, 8, 48

@@ -81,22 +81,22 @@ def refuse_missing(kinds: Sequence[TrackerKind]) -> None:
             )
 
 
-def _remembered(run: RunFolder, kind: str) -> str | None:
-    """The name under which a tracker knows this run."""
+def _known_runs(run: RunFolder) -> dict[str, Any]:
+    """Under which name each tracker knows this run."""
     try:
-        known = decode_object(run.trackers.read_bytes()) or {}
+        return decode_object(run.trackers.read_bytes()) or {}
     except FileNotFoundError:
-        return None
-    identity = known.get(kind)
+        return {}
+
+
+def _remembered(run: RunFolder, kind: str) -> str | None:
+    identity = _known_runs(run).get(kind)
     return identity if isinstance(identity, str) else None
 
 
 def _remember(run: RunFolder, kind: str, identity: str) -> None:
-    try:
-        known = decode_object(run.trackers.read_bytes()) or {}
-    except FileNotFoundError:
-        known = {}
-    write_whole(run.trackers, json.dumps({**known, kind: identity}, indent=1).encode())
+    known = {**_known_runs(run), kind: identity}
+    write_whole(run.trackers, json.dumps(known, indent=1).encode())
 
 
 class _TensorBoard:

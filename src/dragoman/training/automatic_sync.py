@@ -54,7 +54,7 @@ def _measure(config: Config, workers: Workers) -> SyncChoice:
     parts = make_parts(plain, workers)
     rows = choose_rows_per_device(plain, parts, workers)
     parts.step.begin(rows, list(range(workers.count)), step=0)
-    batch = next(parts.stream.steps(Position(), workers.rank, workers.count))
+    batch = next(parts.stream.steps(Position())).share(workers.rank, workers.count)
     measured = calibrate(parts.step, parts.model, batch, workers, plain)
     exchange = measured.seconds_all_reduce
     return choose_sync(

@@ -60,7 +60,7 @@ def seconds_of_compute(step: TrainingStep, batch: StepRows, workers: Workers) ->
     """Median seconds of a step's passes without synchronisation, of every worker."""
     step.compute_only(batch)  # The first pass allocates, and does not count.
     mine = statistics.median(step.compute_only(batch) for _ in range(COMPUTE_PASSES))
-    return [seconds for (seconds,) in workers.gather([mine])]
+    return workers.gather_number(mine)
 
 
 def time_sums(exchange: Exchange, gradient_bytes: int, workers: Workers) -> SumTimes:
@@ -83,12 +83,12 @@ def _seconds_of_sum(exchange: Exchange, size: int, workers: Workers) -> float:
     buffer = torch.zeros(size // 4, device=exchange.total.device)
     pieces = torch.split(buffer, max(1, round(min(size, exchange.piece_bytes)) // 4))
     wait_for(exchange.total.device)
-    workers.gather([0.0])
+    workers.barrier()
     start = time.perf_counter()
     for piece in pieces:
         exchange.total(piece)
     wait_for(exchange.total.device)
-    return max(seconds for (seconds,) in workers.gather([time.perf_counter() - start]))
+    return max(workers.gather_number(time.perf_counter() - start))
 
 
 def operations(shape: ModelShape, words: int, batch: StepRows) -> float:

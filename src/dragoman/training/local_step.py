@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
 
 import torch.distributed as distributed
 from torch import Tensor
@@ -15,7 +14,6 @@ from dragoman.cluster.local_steps import OuterSteps
 from dragoman.cluster.mean_exchange import MeanExchange
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.sync import Exchange
-from dragoman.cluster.wire_format import WireFormat
 from dragoman.config import DistributedSettings
 from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import RowTensors, Transformer, count_parameters
@@ -39,8 +37,8 @@ class LocalStep:
         self.exchange: Exchange | None = None
         mean = None
         if workers.count > 1:
-            form = cast(WireFormat, settings.compression)
-            mean = MeanExchange(workers, form, workers.device, self._timeout)
+            assert settings.compression != "powersgd", "the config's checks refuse it"
+            mean = MeanExchange(workers, settings.compression, workers.device, self._timeout)
             self.exchange = Exchange(mean, 4 * count_parameters(model) / settings.local_fragments)
         self._outer = OuterSteps(model, settings, mean)
         self._seconds_waited = 0.0  # Since the last step was queued.

@@ -315,13 +315,13 @@ def choose_writers(run: RunFolder, workers: Workers) -> list[int]:
             error.filename = str(run.path)  # The mark has another name every time.
             raise
     try:
-        workers.gather([0.0])  # All marks are there before anyone looks,
+        workers.barrier()  # All marks are there before anyone looks,
         ranks = [int(path.name.removeprefix(prefix)) for path in run.path.glob(f"{prefix}*")]
-        workers.gather([0.0])  # and everyone has looked before any is removed.
+        workers.barrier()  # and everyone has looked before any is removed.
     finally:
         if workers.is_first_on_host:
             mark.unlink(missing_ok=True)
-    return [int(writer) for (writer,) in workers.gather([min(ranks)])]
+    return [int(writer) for writer in workers.gather_number(min(ranks))]
 
 
 def hold(run: RunFolder, at_end: ExitStack, patience_seconds: float) -> None:
@@ -346,11 +346,11 @@ def newest(run: RunFolder, found: Found | None, workers: Workers) -> int | None:
 
     Starting again would delete those that are damaged, which someone may be able to restore.
     """
-    steps = [step for (step,) in workers.gather([found.progress.step if found else -1])]
+    steps = workers.gather_number(found.progress.step if found else -1)
     if max(steps) >= 0:
         return steps.index(max(steps))
     is_damaged = any(run.checkpoints.glob("step-*/"))
-    if any(damaged for (damaged,) in workers.gather([float(is_damaged)])):
+    if any(workers.gather_number(is_damaged)):
         raise UserError(
             f"no checkpoint in {run.checkpoints} is intact; restore one of them, "
             "or start a new run with --run"
@@ -364,7 +364,7 @@ def share_history(run: RunFolder, workers: Workers, source: int | None, writes: 
         return
     if source is None:
         size = run.metrics.stat().st_size if writes and run.metrics.exists() else -1
-        sizes = [size for (size,) in workers.gather([size])]
+        sizes = workers.gather_number(size)
         source = sizes.index(max(sizes))
     for path in (run.metrics, run.samples, run.before):
         mine = path.read_bytes() if (writes or workers.rank == source) and path.exists() else b""

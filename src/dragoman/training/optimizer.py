@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +36,16 @@ class Optimizer:
         self._parameters = dict(model.named_parameters())
         self._settings = settings
         self._loss_scale = loss_scale
-        shapes = {name: one.shape for name, one in self._parameters.items()}
-        matrices = set(matrices_of(shapes, settings.kind))
-        named = self._parameters.items()
-        self._adam = _Adam({k: v for k, v in named if k not in matrices}, settings)
-        self._muon = _Muon({k: v for k, v in named if k in matrices}, settings)
+        of_adam, of_muon = dict(self._parameters), dict[str, nn.Parameter]()
+        match settings.kind:
+            case "adam":
+                pass
+            case "muon":
+                shapes = {name: one.shape for name, one in self._parameters.items()}
+                of_muon = {name: of_adam.pop(name) for name in matrices_of(shapes)}
+            case _:
+                assert_never(settings.kind)
+        self._adam, self._muon = _Adam(of_adam, settings), _Muon(of_muon, settings)
 
     @property
     def loss_scale(self) -> Tensor:

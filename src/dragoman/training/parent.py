@@ -25,12 +25,10 @@ def parent_everywhere(
 ) -> ParentFound | None:
     """Find the run to start from, and load it where it is found; None if none is needed."""
     has_checkpoint = any(run.checkpoints.glob("step-*/"))
-    if not config.training.start_from or any(
-        there for (there,) in workers.gather([float(has_checkpoint)])
-    ):
+    if not config.training.start_from or any(workers.gather_number(has_checkpoint)):
         return None
     path = Path(config.training.start_from)
-    seen = [there for (there,) in workers.gather([float(path.is_dir())])]
+    seen = workers.gather_number(path.is_dir())
     rank, mine = seen.index(max(seen)), None
     if workers.rank == rank:
         mine = find_parent(config)

@@ -85,8 +85,7 @@ class Trainer:
         self.watch = MachineWatch(
             run, workers, self.recorder, opened.clock_leads, lambda: self.progress.step
         )
-        position = self.progress.position
-        self.batches = Ahead(parts.stream.steps(position, worker=0, workers=1))
+        self.batches = Ahead(parts.stream.steps(self.progress.position))
         self.shares = RowShares(
             parts.stream.rows_per_step,
             workers.count,
@@ -363,7 +362,7 @@ class Trainer:
         )
 
     def _agree(self, stop: Stop) -> Stop:
-        return Stop(int(max(reason for (reason,) in self.workers.gather([stop]))))
+        return Stop(int(max(self.workers.gather_number(stop))))
 
     def _is_due(self, every_steps: int) -> bool:
         return self.progress.step % every_steps == 0

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import assert_never
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,13 @@ class FlatWeights:
         parameters = dict(model.named_parameters())
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._starts, size = lay_out(self._shapes)
-        self.of_muon = sorted(matrices_of(self._shapes, kind), key=self._starts.__getitem__)
+        match kind:
+            case "adam":
+                self.of_muon = []
+            case "muon":
+                self.of_muon = sorted(matrices_of(self._shapes), key=self._starts.__getitem__)
+            case _:
+                assert_never(kind)
         self.of_adam = [name for name in self._shapes if name not in set(self.of_muon)]
         device = next(iter(parameters.values())).device
         self.values, self.gradients, self.means = (
