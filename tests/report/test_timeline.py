@@ -71,7 +71,7 @@ def test_more_seconds_than_passed_are_told(tmp_path: Path) -> None:
     findings = analyse(evidence)
     assert findings.duration.overcounted == pytest.approx(20)
     answer = duration(evidence, findings)
-    assert "20.0 s more than passed" in answer.details[0]
+    assert "20.0 s more than the wall time" in answer.details[0]
     assert answer.confidence == "medium"
 
 
@@ -79,7 +79,7 @@ def test_more_seconds_than_passed_are_told(tmp_path: Path) -> None:
     ("gap", "confidence", "advice"),
     [
         (0, "high", "the run spent its time training"),
-        (200, "medium", "nothing in the log explains"),
+        (200, "medium", "the log does not explain"),
     ],
 )
 def test_an_unexplained_gap_is_named_and_doubted(

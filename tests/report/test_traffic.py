@@ -80,7 +80,7 @@ def test_correlation_with_traffic(tmp_path: Path) -> None:
     assert correlation.low > 0.5
     answer = step_time_vs_network(evidence, findings)
     assert answer.verdict == correlation.value
-    assert "steps are slower when more flows" in answer.answer
+    assert "steps are slower when there is more traffic" in answer.answer
     assert answer.confidence == "high"
 
 
@@ -113,7 +113,7 @@ def test_the_same_bytes_a_step_say_nothing_about_the_network(tmp_path: Path) -> 
     assert findings.correlation.correlation is not None
     assert findings.correlation.correlation.high < -0.5
     answer = step_time_vs_network(evidence, findings)
-    assert "does not blame the network" in answer.answer
+    assert "says nothing about the network" in answer.answer
     assert answer.confidence == "medium"
 
 
@@ -128,7 +128,7 @@ def test_others_on_the_link_are_found_behind_the_runs_own_bytes(tmp_path: Path) 
     assert other.low > 0.5
     answer = step_time_vs_network(evidence, findings)
     assert "steps are slower while others use the link" in answer.details[0]
-    assert "Find out who else uses the link" in answer.next_step
+    assert "Find out what else uses the link" in answer.next_step
     assert answer.evidence["with_other_traffic"]["value"] == other.value
 
 

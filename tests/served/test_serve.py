@@ -119,7 +119,7 @@ def test_senseless_requests_are_one_line(
             ([spelling_run, "--timeout-seconds", "nan"], "--timeout-seconds nan: must be"),
             ([spelling_run, "--beam", "0"], "--beam 0: must be at least 1"),
             ([spelling_run, "--checkpoint", "7"], "--checkpoint 7: choose best, latest or"),
-            ([spelling_run, "--api-keys", tmp_path / "none"], "none: no key in it; write one"),
+            ([spelling_run, "--api-keys", tmp_path / "none"], "none: contains no key; write one"),
             ([spelling_run, "--api-keys", tmp_path / "odd"], "odd: not UTF-8; write one key"),
             ([spelling_run, "--api-keys", tmp_path / "gone"], "gone: No such file"),
             (
