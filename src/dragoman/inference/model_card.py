@@ -1,4 +1,4 @@
-"""The page that goes with an exported model: what it is, how good it is, how to use it."""
+"""The model card of an exported model: what it is, how good it is, how to use it."""
 
 import html
 import json

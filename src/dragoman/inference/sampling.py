@@ -1,4 +1,4 @@
-"""Translations drawn at random from the model's distribution, for text that others learn from.
+"""Translations sampled from the model's distribution, for synthetic training text.
 
 Shapes: B sentences, N translations of each, V words. A row is one translation, b * N + n.
 """

@@ -1,4 +1,4 @@
-"""What `distributed.sync = "auto"` comes to: measured when a run begins, kept when it goes on."""
+"""What `distributed.sync = "auto"` chooses: measured when a run begins, kept when it resumes."""
 
 from dataclasses import replace
 from typing import Any

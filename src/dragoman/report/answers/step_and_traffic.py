@@ -1,4 +1,4 @@
-"""The answer about step time and what flowed."""
+"""The answer on step time and network traffic."""
 
 from typing import Any
 

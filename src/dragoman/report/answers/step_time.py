@@ -1,4 +1,4 @@
-"""The answer about the time of a step."""
+"""The answer on the step time."""
 
 import numpy as np
 
