@@ -400,7 +400,7 @@ def test_workers_of_one_machine_that_wait_for_each_other(tmp_path: Path) -> None
     assert (answer.verdict, answer.tone) == ("single machine", "caution")
     assert "0.700 s of each step of 1.00 s (70%) waiting for each other" in answer.answer
     assert "fewer workers" in answer.next_step
-    assert "see the network's answer" in step_time(evidence, findings).next_step
+    assert "see the answer on the network" in step_time(evidence, findings).next_step
 
 
 @pytest.mark.parametrize(

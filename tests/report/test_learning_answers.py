@@ -346,7 +346,7 @@ def test_a_loss_below_that_of_the_training_sample(tmp_path: Path) -> None:
     run = learned(tmp_path, lambda step: 2.0, lambda step: 20.0, lambda step: 1.9 + step / 1000)
     words = answers_of(run.write())["overfitting"].answer
     assert "It is 0.200 below the loss on a sample of the training text" in words
-    assert "(0.090 above it at the first evaluation)" in words
+    assert "(at the first evaluation, 0.090 above it)" in words
 
 
 def two_sets(path: Path, second: Curve) -> dict[str, Answer]:
@@ -379,7 +379,7 @@ def test_a_set_that_disagrees_is_heard(tmp_path: Path) -> None:
     )
     assert "but talks says yes (turned while training falls)" in overfitting.answer
     assert overfitting.evidence["other_sets"]["talks"]["best_step"] == 100
-    assert overfitting.note.endswith("; not so on talks")
+    assert overfitting.note.endswith("; different on talks")
 
 
 def test_sets_that_agree(tmp_path: Path) -> None:

@@ -124,10 +124,10 @@ def test_senseless_requests_are_one_line(
             ([spelling_run, "--api-keys", tmp_path / "gone"], "gone: No such file"),
             (
                 [spelling_run, exported, "--source", "en"],
-                "--source and --target name the languages",
+                "--source and --target apply to a single model",
             ),
             ([exported, "--checkpoint", "50"], "--checkpoint: "),
-            ([exported, "--precision", "bfloat16"], "is an export, whose weights are as they"),
+            ([exported, "--precision", "bfloat16"], "is an export, whose weights are fixed"),
             ([exported, tmp_path / "same"], "same: there is already a model from en to de-AT"),
         ):
             port_words = [] if "--port" in words else ["--port", "0"]

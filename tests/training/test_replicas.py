@@ -74,7 +74,10 @@ def test_a_restart_waits_for_the_lock_of_the_life_before(
     monkeypatch.setattr("dragoman.training.opening.time.sleep", lambda _: before.close())
     with ExitStack() as now:
         hold(RunFolder(tmp_path), now, patience_seconds=60.0)
-        with pytest.raises(UserError, match="busy"), exclusive(tmp_path, "training it"):
+        with (
+            pytest.raises(UserError, match="another process is"),
+            exclusive(tmp_path, "training it"),
+        ):
             pass
 
 
