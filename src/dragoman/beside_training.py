@@ -1,4 +1,4 @@
-"""What goes on beside a training command: the live page, notices, the report for trackers."""
+"""What runs alongside training: the live page, notifications, the report for trackers."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The verbs, nothing else; heavy imports wait until a verb needs them."""
+"""The commands, nothing else; heavy imports wait until a command needs them."""
 
 import argparse
 import errno

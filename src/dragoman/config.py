@@ -88,7 +88,7 @@ class ParallelText:
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """Which text to read and where the prepared corpus lies."""
+    """Which text to read, and where to put the prepared corpus."""
 
     folder: str = setting(
         "", "Where the prepared corpus is written and read.", is_path=True, is_required=True
@@ -204,7 +204,7 @@ class VocabularySettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The Transformer: a preset, and what to change about it."""
+    """The Transformer: a preset, and overrides."""
 
     preset: Literal["tiny", "small", "base", "big"] = setting(
         "base",
@@ -266,7 +266,7 @@ def shape_of(settings: ModelSettings) -> ModelShape:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """What a step is made of; the same for any number of workers."""
+    """The contents of a step; the same for any number of workers."""
 
     tokens_per_step: int = setting(
         32_768, "Target slots per step, over all workers; a multiple of row_tokens.", minimum=1
@@ -365,7 +365,7 @@ SCHEDULE_TRAITS: Mapping[ScheduleKind, ScheduleTraits] = {
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how exactly, and from what."""
+    """How long to train, at which precision, and from which weights."""
 
     start_from: str = setting(
         "",
@@ -519,7 +519,7 @@ class TranslationSettings:
 
 @dataclass(frozen=True)
 class DistributedSettings:
-    """How several workers make one run."""
+    """How several workers share one run."""
 
     sync: Literal["gradients", "local", "auto"] = setting(
         "gradients",
@@ -621,7 +621,7 @@ class DistributedSettings:
 
 @dataclass(frozen=True)
 class LoggingSettings:
-    """Where the run is told of, beside its own folder."""
+    """Experiment trackers, in addition to the run folder."""
 
     trackers: tuple[TrackerKind, ...] = setting(
         ("tensorboard",),
@@ -634,7 +634,7 @@ class LoggingSettings:
 
 @dataclass(frozen=True)
 class NotifySettings:
-    """Who is told of the run, and when; by the machine that the command was given on."""
+    """Notifications, sent from the machine on which the command was started."""
 
     command: str = setting(
         "",
@@ -657,7 +657,7 @@ class NotifySettings:
 
 @dataclass(frozen=True)
 class StageSettings:
-    """From a step on, other weights of the training texts; any number of stages."""
+    """Different weights of the training texts from a given step on; any number of stages."""
 
     from_step: int = setting(1, "The first step of the stage.", minimum=1)
     weights: Mapping[str, float] = setting(

@@ -1,4 +1,4 @@
-"""Tells someone of a run: a command or a webhook of the user's choice, which never hurts it."""
+"""Notifications about a run, by a command or a webhook; failures never hurt the run."""
 
 import json
 import os

@@ -84,7 +84,7 @@ class WorkerSeconds:
 
 @dataclass(frozen=True)
 class CorpusStep:
-    """What one corpus of a mix gave to a step."""
+    """What one corpus of a mix contributed to a step."""
 
     pairs: int = item("of sentences")
     target_tokens: int = item("real ones")
@@ -248,7 +248,7 @@ class SampleTranslation:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU in a line of the monitor; what it does not tell (no NVML, MIG, vGPU) is null."""
+    """One GPU in a line of the monitor; values it does not report (no NVML, MIG, vGPU) are null."""
 
     index: int = item("index in torch's numbering")
     name: str = item("of the model")

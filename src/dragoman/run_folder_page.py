@@ -1,4 +1,4 @@
-"""The reference page of a run's files, generated from the records: `python -m` prints it."""
+"""The reference page of a run's files, generated from the records by `python -m`."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING

@@ -1,4 +1,4 @@
-"""Every threshold a verdict rests on, in one place, each with its reason."""
+"""Every threshold behind a verdict, in one place, each with its reason."""
 
 from dataclasses import dataclass
 

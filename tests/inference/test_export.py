@@ -303,7 +303,7 @@ def test_only_exports_are_replaced(
     mine = tmp_path / "mine"
     shutil.copytree(exported, mine)
     (mine / "LICENSE").touch()
-    assert "holds LICENSE, which dragoman did not write" in refused(mine)
+    assert "contains LICENSE, which Dragoman did not write" in refused(mine)
     (mine / "LICENSE").unlink()
     with open(mine / "README.md", "a") as card:
         card.write("MIT\n")

@@ -108,7 +108,7 @@ def test_other_options_are_not_mixed(
         assert (code, line in errors.splitlines()[-1]) == (2, True), errors
     text.write_text("one two three\n")
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
-    assert "made with another input" in errors
+    assert "(different: input)" in errors
     (folder / "job.json").write_text(json.dumps({"lines": 0}))
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
     assert "job.json is damaged" in errors

@@ -194,8 +194,8 @@ def test_two_machines_and_a_slow_link(tmp_path: Path) -> None:
     assert network["verdict"] == "yes"
     assert network["confidence"] == "high"
     assert network["evidence"]["infinite_network_seconds"] == pytest.approx(0.5)
-    assert "on an infinite network they would take the rest, 0.500 s" in network["answer"]
-    added_up = "compute measured alone and the other phases add up to 0.500 s."
+    assert "with an infinitely fast network they would take 0.500 s" in network["answer"]
+    added_up = "compute measured in isolation and the other phases add up to 0.500 s."
     assert f"Without the network, {added_up}" in network["evidence"]["details"]
     assert "16 local steps in int8" in network["next_step"]
     relation = answers["step_time_vs_network"]
@@ -215,7 +215,7 @@ def test_other_traffic_on_the_interface_is_named(tmp_path: Path) -> None:
 def test_gradients_that_take_another_way_are_named(tmp_path: Path) -> None:
     run = pair_run(tmp_path)
     run.watch(1_000)
-    assert "another way" in answers_of(run.write())["step_time_vs_network"]["answer"]
+    assert "another path" in answers_of(run.write())["step_time_vs_network"]["answer"]
 
 
 def test_one_machine(calm: dict[str, dict[str, Any]]) -> None:

@@ -122,19 +122,19 @@ def _lose(*names: str) -> Callable[[RunFolder], None]:
 
 
 CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
-    "cut metrics": (_cut_metrics, ["metrics.jsonl: the last line is cut short"]),
-    "cut monitor": (_cut_monitor, ["monitor/beta.jsonl: the last line is cut short"]),
+    "cut metrics": (_cut_metrics, ["metrics.jsonl: the last line is incomplete"]),
+    "cut monitor": (_cut_monitor, ["monitor/beta.jsonl: the last line is incomplete"]),
     "no monitor": (_lose_monitor, ["monitor/beta.jsonl is missing"]),
     "clock": (_set_clock, ["the clock went back by"]),
     "NaN": (
         _lose_numbers,
         [
-            "not a number at 3 of 120 steps, first at step 30",
+            "NaN or infinite at 3 of 120 steps, first at step 30",
             "3 steps skipped",
             "1 of 10 evaluations of valid",
         ],
     ),
-    "two resumes": (_resume_twice, ["taken up again 2 times (at step 110, 100)"]),
+    "two resumes": (_resume_twice, ["resumed 2 times (at step 110, 100)"]),
     "scrambled": (_scramble, ["metrics.jsonl: skipped 3 damaged lines (21, 41, 42)"]),
     "no identity": (
         _lose_identity,
@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
     ),
     "no checkpoints": (
         _lose_checkpoints,
-        ["step-00000080/weights.safetensors and 5 more files are in the index but not on this"],
+        ["step-00000080/weights.safetensors and 5 more files are in the index but not on disk"],
     ),
     "copied without checkpoints": (
         _leave_checkpoints_behind,
@@ -185,7 +185,7 @@ def test_the_report_says_so(tmp_path: Path, case: str, request: pytest.FixtureRe
 def test_a_lost_history_is_not_called_a_run_that_has_not_started(tmp_path: Path) -> None:
     _lose_history(_healthy(tmp_path))
     page = write_report(tmp_path, now=START + 500)
-    assert "lost its history" in page.read_text()
+    assert "history is missing" in page.read_text()
     answers = {one["id"]: one for one in json.loads((page.parent / "report.json").read_text())}
     for name in ("fully_trained", "overfitting"):
         assert "lost" in answers[name]["answer"]

@@ -174,7 +174,9 @@ def test_a_plateau_that_hardly_translates_is_not_fully_trained(
         assert (found.tone, found.confidence) == ("bad", "medium")
         assert found.note == "best BLEU 0.40"
         assert "But the best BLEU is only 0.40: the model hardly translates at all." in found.answer
-        assert found.next_step.startswith("Read the samples. If all are alike, start a new run")
+        assert found.next_step.startswith(
+            "Read the sample translations. If they are all alike, start a new run"
+        )
 
 
 def test_who_overfits_beyond_guessing_has_learned(tmp_path: Path) -> None:
@@ -288,7 +290,7 @@ def test_noise_lowers_the_confidence(tmp_path: Path) -> None:
     ("evaluations", "bleu", "advice"),
     [
         (18, 0.0, "Make evaluations shorter, not rarer"),
-        (18, 0.6, "Keep them: whether the model is fully trained is unclear"),
+        (18, 0.6, "Keep them: even with all of them it is unclear"),
         (60, 0.0, "Evaluate less often"),
     ],
 )
@@ -351,8 +353,8 @@ def test_what_has_ended_has_no_next_evaluation(tmp_path: Path, finished: bool, a
 def test_a_loss_below_that_of_the_training_sample(tmp_path: Path) -> None:
     run = learned(tmp_path, lambda step: 2.0, lambda step: 20.0, lambda step: 1.9 + step / 1000)
     words = answers_of(run.write())["overfitting"].answer
-    assert "It lies 0.200 below the loss on a sample of the training text" in words
-    assert "(0.090 above it at the first evaluation)" in words
+    assert "It is 0.200 below the loss on a sample of the training text" in words
+    assert "(at the first evaluation, 0.090 above it)" in words
 
 
 def two_sets(path: Path, second: Curve) -> dict[str, Answer]:
@@ -372,7 +374,7 @@ def test_a_set_that_disagrees_is_heard(tmp_path: Path) -> None:
     assert trained.answer.endswith(
         "This is the verdict on news, but talks says no (past its best)."
     )
-    assert trained.next_step.startswith("By news: Go on")
+    assert trained.next_step.startswith("According to news: Continue")
     assert (
         "According to talks: Do not continue from here: use the checkpoint of step 100."
         in trained.next_step
@@ -385,12 +387,12 @@ def test_a_set_that_disagrees_is_heard(tmp_path: Path) -> None:
     )
     assert "but talks says yes (turned while training falls)" in overfitting.answer
     assert overfitting.evidence["other_sets"]["talks"]["best_step"] == 100
-    assert overfitting.note.endswith("; not so on talks")
+    assert overfitting.note.endswith("; different on talks")
 
 
 def test_sets_that_agree(tmp_path: Path) -> None:
     answers = two_sets(tmp_path, lambda step: 5 - 0.2 * math.log(step))
-    assert answers["fully_trained"].answer.endswith("the set news says; talks agrees.")
+    assert answers["fully_trained"].answer.endswith("the verdict on news; talks agrees.")
     assert answers["fully_trained"].confidence == "medium"
     assert answers["overfitting"].tone == "good"
 

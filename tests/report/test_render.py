@@ -134,7 +134,10 @@ def test_a_running_and_a_crashed_run(tmp_path: Path) -> None:
     run.lines.pop()
     run.write()
     assert "still running" in write_report(tmp_path, now=run.clock + 5).read_text()
-    assert "broke off" in write_report(tmp_path, now=run.clock + 9_999).read_text()
+    assert (
+        "ended without a final log line"
+        in write_report(tmp_path, now=run.clock + 9_999).read_text()
+    )
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -123,7 +123,7 @@ def test_others_on_the_link_are_found_behind_the_runs_own_bytes(tmp_path: Path) 
     assert other.low > 0.5
     answer = step_time_vs_network(evidence, findings)
     assert "steps are slower while others use the link" in answer.details[0]
-    assert "Find out who else uses the link" in answer.next_step
+    assert "Find out what else uses the link" in answer.next_step
     assert answer.evidence["with_other_traffic"]["value"] == other.value
 
 

@@ -121,7 +121,7 @@ def test_restarts_lost_machines_and_the_end_are_told_as_they_happen(tmp_path: Pa
     assert told["evaluations"][-1]["step"] == 40
     assert told["train"][-1][0] <= 40
     _append(metrics, {"kind": "stop", "time": now, "step": 41, "reason": "steps"})
-    assert state.look()["state"]["words"] == "ended (steps)"
+    assert state.look()["state"]["words"] == "finished: all steps done"
     # A run that ended, and is taken up again, is followed.
     _append(metrics, {"kind": "resume", "time": now, "step": 41, "hosts": ["alpha"]})
     assert state.look()["state"]["words"] == "running"

@@ -111,7 +111,7 @@ BAD_REQUESTS = {
     "scores in words": (ASKED | {"scores": "maybe"}, 400, "scores must be true or false"),
     "too long": (ASKED | {"q": "x" * 2_001}, 400, "request (2001) exceeds text limit (2000)"),
     "long in sum": (ASKED | {"q": ["x" * 999] * 3}, 400, "request (2997) exceeds text limit"),
-    "half a pair": (ASKED | {"q": "\ud800"}, 400, "half of a surrogate pair"),
+    "half a pair": (ASKED | {"q": "\ud800"}, 400, "an unpaired surrogate"),
     "not JSON": (b'{"q": ', 400, "the body is not application/json"),
     "nested without end": (b"[" * 60_000, 400, "the body is not application/json"),
     "a list": ([ASKED], 400, "must be a JSON object"),

@@ -252,7 +252,7 @@ def test_another_vocabulary_is_refused_with_what_mends_it(folder: Path) -> None:
         ('from_run = "runs/none"', "vocabulary.from_run: no run at"),
         (
             'from_run = "runs/general"\njoint = false',
-            "is one vocabulary for both languages; change it",
+            "has one vocabulary for both languages; change",
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_save_that_failed_is_not_answered_nor_tried_at_every_step(
     assert [line["step"] for line in metrics(prepared / "run", "checkpoint_failed")] == [1]
     assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [3]
     log = (prepared / "run/train.log").read_text()
-    assert "the launcher that asked for it will get no answer" in log
+    assert "the launcher that requested it will get no answer" in log
 
 
 def test_a_run_whose_last_checkpoint_failed_is_not_complete(

@@ -121,4 +121,4 @@ def test_weights_cannot_change_when_a_run_goes_on(
     finally:
         config_of(folder, STAGED)
     assert code == 2
-    assert "the weights of corpus.train were [1.0, 2.0], are [1.0, 3.0]" in errors
+    assert "the weights of corpus.train were [1.0, 2.0], are now [1.0, 3.0]" in errors

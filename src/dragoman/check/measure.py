@@ -1,4 +1,4 @@
-"""Measure machines, links and a few steps; worker 0's findings go to whoever launched."""
+"""Measure machines, links and a few steps; worker 0 reports the findings to the launcher."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a person wants to read before a run."""
+"""What `dragoman check` prints."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What is wrong with machines and links, or holds the others up."""
+"""What is wrong with machines and links, or slows the others down."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What made a worker or a machine fail, and which of many failures came first."""
+"""Why a worker or a machine failed, and which of many failures came first."""
 
 import socket
 import time

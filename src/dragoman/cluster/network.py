@@ -1,4 +1,4 @@
-"""Which interface and address lead to another machine."""
+"""Which interface and address route to another machine."""
 
 import socket
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the launcher tells an agent: one line of JSON on its standard input."""
+"""The orders of the launcher to an agent: one line of JSON on its standard input."""
 
 import json
 from dataclasses import asdict, dataclass

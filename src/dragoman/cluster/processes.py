@@ -1,4 +1,4 @@
-"""The process group: who takes part, sums over all, and worker 0's decisions for all."""
+"""The process group: its members, sums over all workers, and worker 0's decisions for all."""
 
 import json
 import os

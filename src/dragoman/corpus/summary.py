@@ -1,4 +1,4 @@
-"""What `dragoman prepare` tells on the screen."""
+"""The summary that `dragoman prepare` prints."""
 
 from dragoman.corpus.clean import FILTERS
 from dragoman.corpus.manifest import Manifest

@@ -1,4 +1,4 @@
-"""Weights between those of a run and those that it started from."""
+"""Weights interpolated between a run and the one it started from."""
 
 from copy import deepcopy
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`dragoman export`: a trained model for other programs, checked before it is handed over."""
+"""`dragoman export`: a trained model for other programs, checked before it is released."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

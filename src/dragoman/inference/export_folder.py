@@ -1,4 +1,4 @@
-"""The folder of an exported model: what is in it, and how it gets there whole."""
+"""The folder of an exported model: its contents, and how it appears complete."""
 
 import json
 import shutil

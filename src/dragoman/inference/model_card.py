@@ -1,4 +1,4 @@
-"""The page that goes with an exported model: what it is, how good it is, how to use it."""
+"""The model card of an exported model: what it is, how good it is, how to use it."""
 
 import html
 import json
@@ -151,7 +151,7 @@ import unicodedata
 import ctranslate2
 import sentencepiece
 
-folder = "."  # where this file lies
+folder = "."  # where this file is
 source = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/source.model")
 target = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/target.model")
 translator = ctranslate2.Translator(folder)
@@ -200,7 +200,7 @@ def _use_transformers(info: ExportInfo) -> str:
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-folder = "."  # where this file lies
+folder = "."  # where this file is
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
 

@@ -1,4 +1,4 @@
-"""Large texts, translated part by part: what is there is not made again, whoever made it.
+"""Large texts, translated part by part: finished parts are not translated again.
 
 A part appears whole or not at all. Several processes may work on one folder, on one machine or on
 several that share it: each takes parts that nobody else has.

@@ -1,4 +1,4 @@
-"""Translations drawn at random from the model's distribution, for text that others learn from.
+"""Translations sampled from the model's distribution, for synthetic training text.
 
 Shapes: B sentences, N translations of each, V words. A row is one translation, b * N + n.
 """
@@ -24,7 +24,7 @@ class Sampling:
     """How to draw."""
 
     top_k: int = item("sample from this many most likely words; 0: from all", minimum=0)
-    temperature: float = item("below 1 likelier words come more often, above 1 less often")
+    temperature: float = item("below 1 likely words are sampled more often, above 1 less often")
     seed: int = item("of the sampling", minimum=0)
 
 

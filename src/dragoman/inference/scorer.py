@@ -1,4 +1,4 @@
-"""BLEU and chrF of the translations of one set, again and again."""
+"""BLEU and chrF of the translations of one set, evaluated repeatedly."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which tag goes before a sentence, in models that know several languages or kinds of text."""
+"""Which tag goes before a sentence, in models for several languages or kinds of text."""
 
 from collections.abc import Sequence
 from dataclasses import replace

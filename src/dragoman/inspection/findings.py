@@ -1,4 +1,4 @@
-"""What an inspection says: findings that matter, with how often, how sure, and for example."""
+"""The findings of an inspection that matter: how often, how certain, and examples."""
 
 import math
 from dataclasses import dataclass

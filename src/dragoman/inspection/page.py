@@ -1,4 +1,4 @@
-"""inspect.html and inspect.json, and what is said on the screen."""
+"""inspect.html, inspect.json, and the printed summary."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What predictions rest on, and what of it the run did not measure."""
+"""What predictions assume, and which of it the run did not measure."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which sync settings to choose, and whether one worker alone would be faster."""
+"""Which sync settings to choose, and whether a single worker would be faster."""
 
 import math
 from collections.abc import Sequence

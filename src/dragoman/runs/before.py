@@ -1,4 +1,4 @@
-"""Translations by the weights that a run started from, with which later ones are compared."""
+"""Translations by the weights a run started from, for comparison with later ones."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Checkpoints, whole or absent: safetensors, checksums, and an index."""
+"""Checkpoints, complete or absent: safetensors, checksums, and an index."""
 
 import json
 import re

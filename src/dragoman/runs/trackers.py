@@ -1,4 +1,4 @@
-"""Experiment trackers, one seam for all: what a run tells them, and that none can hurt it."""
+"""Experiment trackers behind one interface: what a run reports, and that none can hurt it."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""Listen, say where, and end in order."""
+"""Listen, print the address, and shut down cleanly."""
 
 import socket
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Which kernels make a worker's steps: fused, compiled or plain ones."""
+"""Which kernels a worker uses: fused, compiled or plain ones."""
 
 import importlib.util
 import os

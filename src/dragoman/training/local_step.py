@@ -1,4 +1,4 @@
-"""Steps that a worker makes alone, synchronizing with the others now and then."""
+"""Steps that a worker makes alone, synchronizing with the others periodically."""
 
 import time
 from collections import deque

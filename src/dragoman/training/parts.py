@@ -1,4 +1,4 @@
-"""What a worker trains with: the corpus, the model, the stream of rows, and how it steps."""
+"""What a worker trains with: the corpus, the model, the stream of rows, and the kind of step."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

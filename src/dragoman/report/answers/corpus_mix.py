@@ -1,4 +1,4 @@
-"""What each corpus of a mix has given, in words."""
+"""What each corpus of a mix contributed, in words."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""What half as many steps again would bring, in words."""
+"""What 50% more steps would bring, in words."""
 
 from dragoman.prediction.outlook import MEANINGFUL, Measure
 from dragoman.report.findings.convergence import Convergence, Gain

@@ -1,4 +1,4 @@
-"""The answer about what the run had left to learn: a row for each reason."""
+"""The answer on whether the model is fully trained: a row for each reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -241,7 +241,7 @@ def _details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
         details.append(f"An exchange measured in isolation predicts {waiting} of waiting.")
     if found.agrees is not None:
         relation = "agrees" if found.agrees else "does not agree"
-        details.append(f"The isolated measurements {relation} with the run.")
+        details.append(f"What was measured in isolation {relation} with the run.")
     if found.traffic:
         busiest = max(found.traffic, key=lambda traffic: traffic.bytes_per_second)
         words = f"{busiest.host} sent {in_bits_per_second(busiest.bytes_per_second)}"

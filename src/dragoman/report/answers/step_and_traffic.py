@@ -1,4 +1,4 @@
-"""The answer about step time and what flowed: a row for each reason."""
+"""The answer on step time and network traffic: a row for each reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The answer about the time of a step: a row for each reason."""
+"""The answer on the step time: a row for each reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One answer out of what each validation set says, and the checkpoints that it may name."""
+"""One answer from the verdicts on each validation set, and the checkpoints it may name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

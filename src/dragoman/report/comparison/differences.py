@@ -1,4 +1,4 @@
-"""What sets two runs apart, in numbers and in sentences."""
+"""The differences between two runs, in numbers and in sentences."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Logs, read with forgiveness: damaged lines are passed over, clocks that were set repaired."""
+"""Tolerant reading of logs: damaged lines are skipped, clock jumps repaired."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether the run had more to learn, and what more steps would buy, by each validation set."""
+"""Whether the run had more to learn, and what more steps would bring, for each validation set."""
 
 import math
 from collections.abc import Sequence

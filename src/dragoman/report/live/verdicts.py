@@ -1,4 +1,4 @@
-"""Watches a run's verdicts, beside the training, and tells when one changes.
+"""Watches a run's verdicts during training and reports when one changes.
 
 `dragoman train` starts `python -m dragoman.report.live.verdicts RUN` if `[notify]` asks for it.
 """

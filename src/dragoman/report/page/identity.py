@@ -1,4 +1,4 @@
-"""What a run was: settings, versions, hardware, command, and how to do it again."""
+"""The identity of a run: settings, versions, hardware, command, and how to reproduce it."""
 
 import json
 import shlex

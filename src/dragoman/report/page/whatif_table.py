@@ -167,7 +167,7 @@ def _describe(run: MeasuredRun) -> str:
 def prediction_cells(predictions: Sequence[Prediction], steps: int) -> list[list[str]]:
     """A header and a row for each prediction."""
     header = ["", "step", "waiting", "tokens/s", "efficiency", f"tokens of {steps:,} steps"]
-    header += ["sent per step", "network", "machines", "workers"]
+    header += ["sent / step", "network", "machines", "workers"]
     has_cost = any(row.cost is not None for row in predictions)
     cells = [header + ["cost"] * has_cost]
     for row in predictions:

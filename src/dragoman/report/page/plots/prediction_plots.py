@@ -1,4 +1,4 @@
-"""Pictures of the run as it might have been."""
+"""Plots of predicted runs."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
