@@ -27,6 +27,7 @@ def run_demo(folder: Path) -> "Stop":
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
     from dragoman.inference.commands import TrainedChoice, evaluate_run
+    from dragoman.inspection.command import inspect_prepared
     from dragoman.report.page.report_page import write_report
     from dragoman.training.start import train_on
     from dragoman.training.stopping import Stop
@@ -35,6 +36,7 @@ def run_demo(folder: Path) -> "Stop":
     say(f"A small corpus of English and German text is in {folder}/text.\n")
     config = load_config(config_path)
     print(summarize(prepare(config)), flush=True)
+    inspect_prepared(config)
     run = folder / "run"
     say(f"\nNow a small Transformer learns to translate it ({config_path} has the settings).")
     say(f"To see it learn, in another terminal: {_installed('dragoman')} watch {run} --wait\n")
