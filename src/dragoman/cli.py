@@ -90,16 +90,13 @@ def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
     _refuse_processes(arguments.processes)
 
-    from dragoman.corpus.manifest import MANIFEST
-    from dragoman.corpus.prepare import INSPECTED, prepare
+    from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
+    from dragoman.inspection.command import inspect_prepared
 
     old = _old_run(config)
     print(summarize(prepare(config, arguments.processes, old)))
-    manifest, page = (Path(config.corpus.folder) / name for name in (MANIFEST, INSPECTED[0]))
-    # Of a corpus that was there already, so was the page.
-    if not page.exists() or page.stat().st_mtime < manifest.stat().st_mtime:
-        _write_inspection(config, arguments.processes, old)
+    inspect_prepared(config, arguments.processes, old)
 
 
 def _refuse_processes(processes: int | None) -> None:
@@ -115,20 +112,10 @@ def _refuse_processes(processes: int | None) -> None:
 def _inspect(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
     _refuse_processes(arguments.processes)
-    _write_inspection(config, arguments.processes, _old_run(config))
 
+    from dragoman.inspection.command import inspect_corpus
 
-def _write_inspection(config: Config, processes: int | None, old: "OldRun | None") -> None:
-    from dragoman.corpus.inputs import find_inputs
-    from dragoman.inspection.inspect import inspect_text
-    from dragoman.inspection.page import summary, write_inspection
-
-    cores = processes or len(os.sched_getaffinity(0))
-    found = inspect_text(config, find_inputs(config, old), cores)
-    page = write_inspection(Path(config.corpus.folder), config, found)
-    for line in summary(found):
-        print(line)
-    print(page)
+    inspect_corpus(config, arguments.processes, _old_run(config))
 
 
 def _old_run(config: Config) -> "OldRun | None":

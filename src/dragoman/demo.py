@@ -29,6 +29,7 @@ def run_demo(folder: Path) -> "Stop":
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
     from dragoman.inference.commands import TrainedChoice, evaluate_run
+    from dragoman.inspection.command import inspect_prepared
     from dragoman.report.page.report_page import write_report
     from dragoman.training.start import train_on
     from dragoman.training.stopping import Stop
@@ -45,6 +46,7 @@ machine and explains the run. It takes a few minutes and writes only to {folder}
     )
     config = load_config(config_path)
     print(summarize(prepare(config)), flush=True)
+    inspect_prepared(config)
     say(
         f"""
 2. Train a small Transformer (settings: {config_path})

@@ -15,7 +15,7 @@ from dragoman.corpus.demo import SentencePair, generate
 from dragoman.corpus.inputs import find_inputs
 from dragoman.corpus.manifest import read_manifest
 from dragoman.corpus.prepare import DROPPED, prepare
-from dragoman.inspection import inspect
+from dragoman.inspection import command, inspect
 from dragoman.inspection.findings import KINDS, Inspection, wilson
 from dragoman.inspection.page import summary, write_inspection
 from dragoman.inspection.tally import NearDuplicates
@@ -285,3 +285,30 @@ def test_inspect_and_prepare_leave_the_page_beside_the_manifest(tmp_path: Path) 
     again = run_dragoman("prepare", "config.toml", "--processes", "2", cwd=tmp_path)
     assert "nothing to do" in again.stderr
     assert "inspecting" not in again.stderr
+    leaked = sum(one["count"] for one in json.loads(before) if one["id"] == "leaked")
+    assert f"WARNING: {leaked} pairs of the training text have a sentence of" in again.stdout
+    assert again.stdout.splitlines()[-1].endswith("prepared/inspect.html")
+
+
+def test_leaks_are_told_again_from_what_was_found_or_found_again(
+    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_corpus(tmp_path, leaking(CLEAN[:400]))
+    manifest, data = (tmp_path / "prepared" / name for name in ("manifest.json", "inspect.json"))
+    command.inspect_corpus(config, 1)
+    manifest.touch()
+    command.inspect_prepared(config, 1)  # The text was prepared after it was looked at.
+    assert " sentences of " in capsys.readouterr().out
+    command.inspect_prepared(config, 1)
+    told = capsys.readouterr().out
+    assert told.startswith("WARNING: ")
+    assert " pairs of the training text have a sentence of a validation or test set" in told
+    for damaged in (b"{}", b"[{}]", b"\xff"):
+        whole = data.read_bytes()
+        data.write_bytes(damaged)
+        command.inspect_prepared(config, 1)
+        assert " sentences of " in capsys.readouterr().out
+        assert data.read_bytes() == whole
+    data.write_bytes(b"[]")
+    command.inspect_prepared(config, 1)
+    assert not capsys.readouterr().out, "nothing leaked, and nothing is new"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import _bootstrap_resample, estimate_ci
 
 from dragoman.cluster.processes import Workers
 from dragoman.corpus.rows import Rows, pack
@@ -112,19 +114,31 @@ def score_text(
     translations: Sequence[str], references: Sequence[str], tokenize: str, bootstrap: int = 0
 ) -> TextScores:
     """Score by sacreBLEU; with `bootstrap` samples, also 95% confidence intervals."""
-    bleu, chrf = make_metrics(tokenize)
+    assert len(translations) == len(references)
+    metrics = make_metrics(tokenize)
+    statistics = [
+        metric._extract_corpus_statistics(list(translations), [list(references)])
+        for metric in metrics
+    ]
     scores = [
-        metric.corpus_score(list(translations), [list(references)], n_bootstrap=bootstrap or 1)
-        for metric in (bleu, chrf)
+        float(metric._aggregate_and_compute(lines).score)
+        for metric, lines in zip(metrics, statistics, strict=True)
     ]
     intervals = [
-        (score._mean - score._ci, score._mean + score._ci) if bootstrap else None
-        for score in scores
+        _interval(metric, lines, bootstrap) if bootstrap else None
+        for metric, lines in zip(metrics, statistics, strict=True)
     ]
-    return TextScores(
-        scores[0].score,
-        scores[1].score,
-        str(bleu.get_signature()),
-        str(chrf.get_signature()),
-        *intervals,
-    )
+    signatures = [str(metric.get_signature()) for metric in metrics]
+    return TextScores(*scores, *signatures, *intervals)
+
+
+def _interval(metric: Metric, lines: list[list[int | float]], samples: int) -> tuple[float, float]:
+    """95% by sacreBLEU's own resampling, which its signature then tells of.
+
+    Not by its corpus_score, which cannot take the mean where some samples score nothing at all:
+    these are numbers of another kind.
+    """
+    metric.n_bootstrap = samples
+    metric.seed, resampled = _bootstrap_resample(lines, metric, samples)
+    mean, half = estimate_ci(np.array([float(one.score) for one in resampled]))
+    return float(mean - half), float(mean + half)

@@ -8,6 +8,7 @@ from typing import Any
 from dragoman import __version__
 from dragoman.config import Config
 from dragoman.corpus.prepare import INSPECTED
+from dragoman.documents import decode, parse
 from dragoman.files import write_whole
 from dragoman.inspection.chunk import WORDS_PER_BAR
 from dragoman.inspection.findings import KINDS, Finding, Inspection, SideSize
@@ -22,6 +23,27 @@ def write_inspection(folder: Path, config: Config, found: Inspection) -> Path:
     write_whole(data, as_json([asdict(one) for one in found.findings]))
     write_whole(page, render("inspect.html.jinja", _values(folder, config, found)))
     return page
+
+
+def read_findings(folder: Path) -> list[Finding] | None:
+    """What an earlier inspection found; None if that cannot be told."""
+    try:
+        found = decode((folder / INSPECTED[1]).read_bytes())
+        return [parse(Finding, one) for one in found] if isinstance(found, list) else None
+    except (OSError, ValueError):
+        return None
+
+
+def leak_warning(findings: Sequence[Finding]) -> str:
+    """What must not be overlooked, however often it was said; empty if nothing leaked."""
+    pairs = sum(one.count for one in findings if one.id == "leaked")
+    if not pairs:
+        return ""
+    return (
+        f"WARNING: {plural(pairs, 'pair')} of the training text {'has' if pairs == 1 else 'have'} "
+        "a sentence of a validation or test set; scores on it will flatter the model "
+        "(cleaning.drop_leaked = true drops them)"
+    )
 
 
 def summary(found: Inspection) -> list[str]:
