@@ -115,21 +115,31 @@ def score_text(
 ) -> TextScores:
     """Score by sacreBLEU; with `bootstrap` samples, also 95% confidence intervals."""
     assert len(translations) == len(references)
-    metrics = make_metrics(tokenize)
-    statistics = [
-        metric._extract_corpus_statistics(list(translations), [list(references)])
-        for metric in metrics
-    ]
-    scores = [
-        float(metric._aggregate_and_compute(lines).score)
-        for metric, lines in zip(metrics, statistics, strict=True)
-    ]
-    intervals = [
-        _interval(metric, lines, bootstrap) if bootstrap else None
-        for metric, lines in zip(metrics, statistics, strict=True)
-    ]
-    signatures = [str(metric.get_signature()) for metric in metrics]
-    return TextScores(*scores, *signatures, *intervals)
+    bleu, chrf = (
+        _score(metric, list(translations), list(references), bootstrap)
+        for metric in make_metrics(tokenize)
+    )
+    return TextScores(
+        bleu.score, chrf.score, bleu.signature, chrf.signature, bleu.interval, chrf.interval
+    )
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """What one metric says."""
+
+    score: float
+    signature: str
+    interval: tuple[float, float] | None
+
+
+def _score(
+    metric: Metric, translations: list[str], references: list[str], bootstrap: int
+) -> _Scored:
+    lines = metric._extract_corpus_statistics(translations, [references])
+    score = float(metric._aggregate_and_compute(lines).score)
+    interval = _interval(metric, lines, bootstrap) if bootstrap else None
+    return _Scored(score, str(metric.get_signature()), interval)
 
 
 def _interval(metric: Metric, lines: list[list[int | float]], samples: int) -> tuple[float, float]:
