@@ -54,6 +54,7 @@ def test_it_learns_and_says_so(demo: Path) -> None:
     assert low <= bleu <= high
     assert (demo / "stdout").read_text().count("\n\n  ") >= 10, "ten translations are shown"
     assert "What to try next" in (demo / "stderr").read_text()
+    assert "Is the model fully trained?" in (demo / "stdout").read_text()
 
 
 def test_second_demo_repeats_nothing(demo: Path) -> None:
