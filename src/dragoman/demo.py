@@ -50,7 +50,8 @@ machine and explains the run. It takes a few minutes and writes only to {folder}
     say(
         f"""
 2. Train a small Transformer (settings: {config_path})
-   To watch it in a browser, in another terminal: {dragoman} watch {run} --wait
+   To watch it in a browser, run this in another terminal:
+   {dragoman} watch {run} --wait
 """
     )
     stop = train_on([Host("", WORKERS)], config, str(run))

@@ -59,6 +59,7 @@ def test_it_learns_and_says_so(demo: Path) -> None:
     assert (demo / "stdout").read_text().count("\n\n  ") >= 10, "ten translations are shown"
     assert "What to try next" in (demo / "stderr").read_text()
     assert next(demo.glob("*/inspect.html")).is_file()
+    assert "Is the model fully trained?" in (demo / "stdout").read_text()
 
 
 def test_second_demo_repeats_nothing(demo: Path) -> None:

@@ -307,7 +307,7 @@ def test_only_exports_are_replaced(
     (mine / "LICENSE").unlink()
     with open(mine / "README.md", "a") as card:
         card.write("MIT\n")
-    assert "was changed since it was written" in refused(mine)
+    assert "was edited after the export" in refused(mine)
     assert "Not a directory" in refused(tmp_path / "file" / "below")
 
 

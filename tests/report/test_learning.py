@@ -55,6 +55,14 @@ def test_bleu_has_an_end(tmp_path: Path) -> None:
     assert found.reason == "at the ceiling"
 
 
+def test_an_uncertain_gain_at_the_ceiling_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    found, _ = _judge(
+        tmp_path, lambda step: 2.0, _plus(lambda step: 91 + 1.45 * math.log(step), _noise(0.1))
+    )
+    assert 0.15 < found.probability < 0.85
+    assert found.reason == "at the ceiling"
+
+
 def test_still_improving(tmp_path: Path) -> None:
     found, _ = _judge(
         tmp_path,

@@ -1,4 +1,4 @@
-"""The live page: cheap, up to date, for this machine alone, and whole in a real browser."""
+"""The live page: cheap, up to date, only available on this machine, and whole in a real browser."""
 
 import json
 import threading

@@ -397,7 +397,7 @@ def test_what_a_sum_inside_a_machine_costs_is_not_made_up(
     rows, words = asked(run, capsys, device_speed=2)
     assert [row[0] for row in rows] == ["2 x device speed"]
     assert "Not measured" not in words
-    assert "lines with several" not in words
+    assert "rows with several" not in words
 
 
 def test_where_sums_are_not_made_inside_machines_first() -> None:

@@ -43,7 +43,7 @@ def page(findings: Findings, config: Config) -> str:
 
 
 def _machine_rows(findings: Findings) -> list[list[str]]:
-    rows = [["host", "workers", "devices", "computes a step in", "memory", "disk free", "clock"]]
+    rows = [["host", "workers", "devices", "compute per step", "memory", "disk free", "clock"]]
     for one in findings.machines:
         seconds = [
             seconds
