@@ -206,7 +206,7 @@ def _add_report_verbs(verbs: "Verbs") -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dragoman",
-        description="Train translation models across machines; learn the truth about the run.",
+        description="Train translation models across machines and get an honest report on the run.",
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")

@@ -346,19 +346,18 @@ class ScheduleSettings:
 class ScheduleTraits:
     """What the checks of a config need to know of a schedule."""
 
-    reads: frozenset[str]  # Settings.
+    reads: tuple[str, ...]  # Settings.
     ends_with_run: bool  # The run then cannot be made longer.
 
 
+_RISE = ("peak", "warmup_steps")
 SCHEDULE_TRAITS: Mapping[ScheduleKind, ScheduleTraits] = {
-    "transformer": ScheduleTraits(frozenset({"scale", "warmup_steps"}), ends_with_run=False),
-    "inverse_square_root": ScheduleTraits(frozenset({"peak", "warmup_steps"}), ends_with_run=False),
-    "cosine": ScheduleTraits(
-        frozenset({"peak", "warmup_steps", "final_fraction"}), ends_with_run=True
-    ),
-    "constant": ScheduleTraits(frozenset({"peak", "warmup_steps"}), ends_with_run=False),
+    "transformer": ScheduleTraits(("scale", "warmup_steps"), ends_with_run=False),
+    "inverse_square_root": ScheduleTraits(_RISE, ends_with_run=False),
+    "cosine": ScheduleTraits((*_RISE, "final_fraction"), ends_with_run=True),
+    "constant": ScheduleTraits(_RISE, ends_with_run=False),
     "warmup_stable_decay": ScheduleTraits(
-        frozenset({"peak", "warmup_steps", "decay_steps", "final_fraction"}), ends_with_run=True
+        (*_RISE, "decay_steps", "final_fraction"), ends_with_run=True
     ),
 }
 

@@ -195,14 +195,11 @@ def _optimizer_contradictions(optimizer: OptimizerSettings, given: Collection[st
 def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str]:
     schedule, steps = config.schedule, config.training.steps
     traits = SCHEDULE_TRAITS[schedule.kind]
-    unused = (
-        {item.name for item in fields(schedule) if f"schedule.{item.name}" in given}
-        - traits.reads
-        - {"kind"}
-    )
+    others = {item.name for item in fields(schedule)} - {"kind", *traits.reads}
     problems = [
         f"schedule.{name} has no effect on the {schedule.kind} schedule; remove it"
-        for name in sorted(unused)
+        for name in sorted(others)
+        if f"schedule.{name}" in given
     ]
     if traits.ends_with_run and steps is None:
         problems.append(f"the {schedule.kind} schedule needs training.steps to know its end")

@@ -44,11 +44,11 @@ class Row(Generic[Case]):
     """All that one reason stands for; what depends on the case is a function of it."""
 
     verdict: Verdict | Callable[[Case], Verdict]
-    tone: Tone | Callable[[Case], Tone]
     confidence: Confidence | Callable[[Case], Confidence]
-    note: str | Callable[[Case], str]
     words: str | Callable[[Case], str]
     advice: str | Callable[[Case], str]
+    tone: Tone | Callable[[Case], Tone] = "plain"
+    note: str | Callable[[Case], str] = ""
     headline: str | Callable[[Case], str] = ""  # The verdict, if none is given.
 
     def answer(

@@ -238,7 +238,6 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
     ),
     "few evaluations": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=lambda case: plural(case.found.evaluations, "evaluation"),
         words=_words_when_few,
@@ -276,7 +275,6 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
     ),
     "gain uncertain": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_note,
         words=_and("That is too uncertain for a verdict."),

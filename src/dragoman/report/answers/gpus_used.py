@@ -196,7 +196,6 @@ GPU_ROWS: Mapping[GpuReason, Row[_Case]] = {
     "no GPU": Row(
         verdict="none",
         headline="No GPU",
-        tone="plain",
         confidence="high",
         note=_gpu_note,
         words=_words_without_gpu,
@@ -205,7 +204,6 @@ GPU_ROWS: Mapping[GpuReason, Row[_Case]] = {
     "not measured": Row(
         verdict="none",
         headline="Not measured",
-        tone="plain",
         confidence="low",
         note=_gpu_note,
         words=lambda case: f"The run used GPUs, but {_why_not_measured(case.evidence)[0]}.",
@@ -243,7 +241,6 @@ GPU_ROWS: Mapping[GpuReason, Row[_Case]] = {
     ),
     "little arithmetic": Row(
         verdict="full",
-        tone="plain",
         confidence=_gpu_confidence,
         note=_gpu_note,
         words=_words_of_gpus,

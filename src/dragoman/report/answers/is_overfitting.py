@@ -170,7 +170,6 @@ def _tone_at_minimum(case: _Case) -> Tone:
 ROWS: Mapping[OverfittingReason, Row[_Case]] = {
     "few evaluations": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note="too few evaluations",
         words=_words_when_few,
@@ -193,7 +192,6 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
     ),
     "rise within noise": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_note_of_rise,
         words=_words_within_noise,
@@ -205,7 +203,6 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
     ),
     "turned, no training sample": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_note_of_rise,
         words=lambda case: (
@@ -217,7 +214,6 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
     ),
     "turned with the training sample": Row(
         verdict="no",
-        tone="plain",
         confidence="medium",
         note=_note_of_rise,
         words=_words_with_sample,
@@ -225,7 +221,6 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
     ),
     "turned but BLEU rises": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_note_of_rise,
         words=lambda case: (

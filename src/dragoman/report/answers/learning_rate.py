@@ -90,16 +90,12 @@ ROWS: Mapping[LearningRateReason, Row[_Case]] = {
         advice=GIVE_IT_A_RATE,
     ),
     "nothing known": _row(
-        tone="plain",
         confidence="low",
-        note="",
         words="Neither the settings nor the log contain the learning rate.",
         advice=_KEEP_THE_SETTINGS,
     ),
     "schedule not known": _row(
-        tone="plain",
         confidence="low",
-        note="",
         words=lambda case: (
             "The settings do not name a known schedule; the log shows a peak of "
             f"{case.logged.peak:.3g} at step {case.logged.peak_step:,} and {case.logged.now:.3g} "
@@ -108,14 +104,12 @@ ROWS: Mapping[LearningRateReason, Row[_Case]] = {
         advice=_KEEP_THE_SETTINGS,
     ),
     "nothing logged": _row(
-        tone="plain",
         confidence="medium",
         note=_note_of_peak,
         words=lambda case: f"{case.name_and_formula}. {case.rise}; no step has been logged yet.",
         advice="Nothing to do.",
     ),
     "follows the schedule": _row(
-        tone="plain",
         confidence="high",
         note=_note_of_peak,
         words=lambda case: (

@@ -136,7 +136,6 @@ _MORE_STEPS = _advice(_if_not_a_loss("Let the run make more steps."))
 ROWS: Mapping[NetworkReason, Row[_Case]] = {
     "single machine": Row(
         verdict="single machine",
-        tone="plain",
         confidence="high",
         note=_workers,
         words="All workers are on one machine: no network was involved.",
@@ -160,7 +159,6 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
     ),
     "machines not known": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_share,
         words=_and("but the machines are unknown"),
@@ -168,15 +166,12 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
     ),
     "waits not known": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
-        note="",
         words="The log does not say how long steps waited for gradients from other machines.",
         advice=lambda case: (_MORE_STEPS if case.times.are_few else _MEASURE_AGAIN)(case),
     ),
     "few steps": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_share,
         words=_and("but too few steps were made"),
@@ -192,7 +187,6 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
     ),
     "middling share": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_share,
         words=_and(
@@ -203,7 +197,6 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
     ),
     "unexplained wait": Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
         note=_share,
         words=_and(

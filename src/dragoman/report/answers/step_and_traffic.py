@@ -131,9 +131,7 @@ def _confidence(case: _Case) -> Confidence:
 def _not_correlated(words: str | Callable[[_Case], str]) -> Row[_Case]:
     return Row(
         verdict="unclear",
-        tone="plain",
         confidence="low",
-        note="",
         words=_and_bytes(words),
         advice="Run longer, and keep the monitor files of all machines.",
     )
@@ -151,7 +149,6 @@ def _correlated(meaning: str, advice: str | Callable[[_Case], str]) -> Row[_Case
     return Row(
         verdict=lambda case: case.correlation.value,
         headline=lambda case: f"r = {case.correlation.value:.2f}",
-        tone="plain",
         confidence=_confidence,
         note=lambda case: f"95% interval {case.correlation.low:.2f} to {case.correlation.high:.2f}",
         words=_and_bytes(words),
@@ -165,9 +162,7 @@ ROWS: Mapping[TrafficReason, Row[_Case]] = {
     "single machine": Row(
         verdict="unclear",
         headline="No network",
-        tone="plain",
         confidence="high",
-        note="",
         words="All workers are on one machine: steps cause no network traffic.",
         advice="Nothing to do.",
     ),

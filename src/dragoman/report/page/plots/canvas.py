@@ -14,30 +14,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LIGHT = {
-    "page": "#f6f8fa",
-    "ink": "#1d2733",
-    "muted": "#5d6b7a",
-    "grid": "#e3e8ee",
-    "blue": "#2b6cb0",
-    "orange": "#c96a12",
-    "green": "#2c7a57",
-    "red": "#b83a32",
-    "purple": "#7253a8",
-    "slate": "#8795a5",
+# In a light page, and in a dark one.
+_COLOURS = {
+    "page": ("#f6f8fa", "#11171e"),
+    "ink": ("#1d2733", "#e6ebf1"),
+    "muted": ("#5d6b7a", "#9aa8b7"),
+    "grid": ("#e3e8ee", "#2c3642"),
+    "blue": ("#2b6cb0", "#6cb0f0"),
+    "orange": ("#c96a12", "#f0a058"),
+    "green": ("#2c7a57", "#63c79a"),
+    "red": ("#b83a32", "#f08a80"),
+    "purple": ("#7253a8", "#b79be8"),
+    "slate": ("#8795a5", "#718096"),
 }
-DARK = {
-    "page": "#11171e",
-    "ink": "#e6ebf1",
-    "muted": "#9aa8b7",
-    "grid": "#2c3642",
-    "blue": "#6cb0f0",
-    "orange": "#f0a058",
-    "green": "#63c79a",
-    "red": "#f08a80",
-    "purple": "#b79be8",
-    "slate": "#718096",
-}
+LIGHT, DARK = ({name: pair[place] for name, pair in _COLOURS.items()} for place in (0, 1))
 # matplotlib draws in these stand-ins; the SVG gets the page's variables in their place.
 PALETTE = {name: f"#0a0b{number:02x}" for number, name in enumerate(LIGHT)}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
