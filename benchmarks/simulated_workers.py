@@ -11,8 +11,9 @@ the loss is that of the workers' mean on the first validation set.
 
 import math
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class Variant:
     @classmethod
     def read(cls, words: str) -> "Variant":
         """From NAME=VALUE,NAME=VALUE."""
-        kinds = {field.name: type(field.default) for field in fields(cls)}
+        kinds = get_type_hints(cls)
         given = dict(word.split("=") for word in words.split(",") if word)
         return cls(**{name: kinds[name](value) for name, value in given.items()})
 
