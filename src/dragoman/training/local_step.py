@@ -22,7 +22,7 @@ from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import RowTensors, Transformer, count_parameters
 from dragoman.training.step import StepResult, TrainingStep
 
-# The most that was measured, with four workers; more may be too much for a model.
+# The most that was tried, with four workers; more may be too much for a model.
 LARGEST_RATE = 2.0
 
 
