@@ -547,13 +547,21 @@ class DistributedSettings:
         "until the next exchange starts); 0 waits for it immediately.",
         minimum=0,
     )
+    local_rate: float | None = setting(
+        None,
+        "Learning rate of local steps, as a multiple of the schedule's, if sync is local (default: "
+        "the root of the number of workers, at most 2). Adam divides by the size of a gradient, "
+        "and that of a worker's share is larger, being noisier: at the schedule's own rate the "
+        "mean of the workers would go less far than one worker with the whole batch.",
+        minimum=0,
+    )
     outer_learning_rate: float = setting(
-        0.7,
+        1.0,
         "Learning rate of the outer step, if sync is local; 1 without momentum is plain averaging.",
         minimum=0,
     )
     outer_momentum: float = setting(
-        0.3,
+        0.0,
         "Nesterov momentum of the outer step, if sync is local; raise it for hundreds of local "
         "steps.",
         minimum=0,

@@ -248,7 +248,7 @@ def _distributed_contradictions(
 ) -> list[str]:
     problems = []
     local = {"local_steps", "local_fragments", "local_delay"}
-    outer = {"outer_learning_rate", "outer_momentum"}
+    rates = {"local_rate", "outer_learning_rate", "outer_momentum"}
     if distributed.sync == "auto":
         chosen = local | {"compression"}
         return [
@@ -264,7 +264,7 @@ def _distributed_contradictions(
     if distributed.sync == "gradients":
         problems += [
             f'distributed.{name} needs sync = "local", but sync is "gradients"'
-            for name in sorted(local | outer)
+            for name in sorted(local | rates)
             if f"distributed.{name}" in given
         ]
     elif distributed.local_fragments > distributed.local_steps:

@@ -114,7 +114,7 @@ def test_prediction_for_the_reference_runs_by_hand(config: Config) -> None:
     assert predicted["all, bf16 gradients"].seconds_exposed < 0.6 * wire
     assert predicted["one worker alone"].seconds_step == pytest.approx(0.61)
     text = page(FINDINGS, config)
-    assert "advice: set distributed.sync = 'auto', which chooses 'all, 16 int8 local" in text
+    assert "advice: set distributed.sync = 'auto', which chooses 'all, 4 int8 local" in text
     # Every way is named that is no gain, not the first one alone.
     slow = "With 'all, gradients' or 'all, bf16 gradients' the run would be slower than one"
     assert slow in text
@@ -175,7 +175,7 @@ def configure(config: Config, **settings: object) -> Config:
         ),
         (
             {"sync": "auto"},
-            "all, 16 int8 local steps in 4 parts (configured)",
+            "all, 4 int8 local steps in 4 parts (configured)",
             "keep what is configured",
         ),
         (
@@ -204,7 +204,7 @@ def test_what_is_configured_is_marked_and_not_recommended(
     [
         (1000, "all, gradients", "gradients would spend"),
         (100, "all, bf16 gradients", "in bf16"),
-        (1, "all, 16 int8 local steps in 4 parts", "which 16 steps of 0.310 s hide"),
+        (1, "all, 4 int8 local steps in 4 parts", "which 4 steps of 0.310 s hide"),
         (0.1, "all, 16 int4 local steps in 4 parts", "int4 differences take"),
         (0.01, "all, 96 int4 local steps in 8 parts", "at 10.0 Mb/s"),
         (1e-5, "all, 512 int4 local steps in 8 parts", "steps"),
@@ -220,6 +220,28 @@ def test_the_slower_the_link_the_less_is_sent(
     told = next(line for line in text.splitlines() if line.startswith("sync ="))
     assert told.startswith(f"sync = \"auto\" chooses '{chosen}': ")
     assert because in told
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "steps"),
+    [("cuda", 0.3, 4), ("cuda", 0.02, 8), ("cpu", 0.3, 16), ("cpu", 3000.0, 4)],
+)
+def test_rounds_are_short_only_where_their_outer_steps_cost_little(
+    config: Config, device: str, seconds: float, steps: int
+) -> None:
+    wire = 4 * 60_880_896 / (10 * GIGABIT)
+    step = replace(
+        STEP,
+        device=device,
+        seconds_compute_by_worker=(seconds, seconds),
+        seconds_optimizer=0.0,
+        # Gradients that would take too long, whatever the device.
+        seconds_all_reduce=max(wire, seconds),
+        seconds_exposed=max(wire, seconds),
+    )
+    links = (link("A", "B", 10 * GIGABIT), link("B", "A", 10 * GIGABIT))
+    text = page(replace(FINDINGS, links=links, step=step), configure(config, sync="auto"))
+    assert f"chooses 'all, {steps} int8 local steps" in text
 
 
 def test_local_steps_are_given_up_where_the_network_is_fast(config: Config) -> None:

@@ -197,7 +197,7 @@ def test_two_machines_and_a_slow_link(tmp_path: Path) -> None:
     assert "with an infinitely fast network they would take 0.500 s" in network["answer"]
     added_up = "compute measured in isolation and the other phases add up to 0.500 s."
     assert f"Without the network, {added_up}" in network["evidence"]["details"]
-    assert "16 local steps in int8" in network["next_step"]
+    assert "4 local steps in int8" in network["next_step"]
     relation = answers["step_time_vs_network"]
     assert relation["evidence"]["bytes_per_step_seen"]["alpha"] == pytest.approx(4e6, rel=1e-3)
     assert relation["evidence"]["bytes_per_step_theory"] == 4e6

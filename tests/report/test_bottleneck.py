@@ -324,7 +324,7 @@ def test_several_machines_that_are_slower_than_one_worker(tmp_path: Path) -> Non
     assert answer.answer.endswith(slower)
     assert answer.evidence["one_worker_seconds"] == pytest.approx(0.18)
     # In 16 bits a step would still take 0.55 s; 32 local steps take 0.114 s.
-    assert '"auto" (16 local steps in int8): predicted 0.101 s per step' in answer.next_step
+    assert '"auto" (8 local steps in int8): predicted 0.102 s per step' in answer.next_step
 
 
 def test_where_nothing_beats_one_worker_one_machine_is_advised(tmp_path: Path) -> None:
