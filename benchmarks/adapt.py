@@ -3,13 +3,15 @@
     python benchmarks/adapt.py PARENT.toml TRAIN.en TRAIN.de DEV.en DEV.de --steps 2000
 
 The parent is trained from its config first, unless it is at --parent already. Then a child starts
-from it, and a model of the same size from nothing, with as many steps on the new text. All
-three are scored on the new domain and on the parent's first validation set.
+from it, and a model of the same size from nothing, on the new text alone. All three, and weights
+halfway between parent and child, are scored on the new domain and on the parent's first
+validation set. Child and scratch are scored with the checkpoint that is best on the new domain.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +30,8 @@ from dragoman.inference.commands import TrainedChoice, evaluate_run
 from dragoman.inference.evaluate import score_text
 from dragoman.runs.folder import RunFolder
 
-EVALUATIONS = 10  # Of a training.
+EVALUATIONS = 6  # Of a training.
+HALFWAY = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,32 +50,33 @@ def main() -> None:
     if not parent.exists():
         train(parent_config, parent.path, folder)
     texts = [path.resolve() for path in arguments.texts]
-    domains = [Domain("new", texts[2], texts[3]), old_domain(parent_config, folder)]
-    child = on_new_text(parent_config, texts, folder / "prepared-child", arguments, arguments.peak)
+    slots = arguments.slots or parent_config.batches.tokens_per_step
+    steps = {"child": arguments.steps, "scratch": arguments.scratch_steps or arguments.steps}
+    peaks = {"child": arguments.peak, "scratch": arguments.scratch_peak}
+    child, scratch = (
+        on_new_text(parent_config, texts, folder / f"prepared-{name}", steps[name], peak, slots)
+        for name, peak in peaks.items()
+    )
     start = str(parent.path.resolve())
     child = replace(
         child,
         vocabulary=VocabularySettings(joint=parent_config.vocabulary.joint, from_run=start),
         training=replace(child.training, start_from=start),
     )
-    scratch = on_new_text(
-        parent_config, texts, folder / "prepared-scratch", arguments, arguments.scratch_peak
-    )
     minutes = {
-        name: train(config, folder / name, folder)
-        for name, config in (("child", child), ("scratch", scratch))
+        "child": train(child, folder / "child", folder),
+        "scratch": train(scratch, folder / "scratch", folder, arguments.scratch_override),
     }
+    domains = [Domain("new", texts[2], texts[3]), old_domain(parent_config, folder)]
     runs = {"parent": parent.path} | {name: folder / name for name in minutes}
-    scores = {
-        name: [bleu(path, domain, arguments.beam) for domain in domains]
-        for name, path in runs.items()
-    }
+    choices = {name: TrainedChoice(str(path), beam=arguments.beam) for name, path in runs.items()}
+    choices["halfway"] = replace(choices["child"], blend=HALFWAY)
+    scores = {name: [bleu(one, domain) for domain in domains] for name, one in choices.items()}
     dragoman(["report", str(folder / "child")])
-    print("\n| model | BLEU, new | BLEU, old | minutes |")
-    print("|---|---|---|---|")
+    print("\n| model | steps | BLEU, new | BLEU, old | minutes |\n|---|---|---|---|---|")
     for name, (new, old) in scores.items():
         spent = f"{minutes[name]:.1f}" if name in minutes else ""
-        print(f"| {name} | {new:.2f} | {old:.2f} | {spent} |")
+        print(f"| {name} | {steps.get(name, '')} | {new:.2f} | {old:.2f} | {spent} |")
     answers = json.loads((folder / "child/report/report.json").read_text())
     for answer in answers:
         if answer["id"] in ("gained", "forgotten"):
@@ -85,20 +89,22 @@ def parse() -> argparse.Namespace:
     parser.add_argument("texts", type=Path, nargs=4, metavar="TEXT")
     parser.add_argument("--parent", type=Path, help="a run that is there already")
     parser.add_argument("--folder", type=Path, default=Path("adapt"), help="for runs and corpora")
-    parser.add_argument("--steps", type=int, default=2_000, help="of child and scratch")
+    parser.add_argument("--steps", type=int, default=2_000, help="of the child")
+    parser.add_argument("--scratch-steps", type=int, help="of the model from scratch; as many")
+    parser.add_argument("--slots", type=int, help="target slots a step of both; as the parent's")
     parser.add_argument("--peak", type=float, default=2e-4, help="learning rate of the child")
     parser.add_argument("--scratch-peak", type=float, default=1e-3)
+    parser.add_argument("--scratch-override", action="append", default=[], help="a setting of it")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--override", action="append", default=[], help="of the parent's config")
     return parser.parse_args()
 
 
 def on_new_text(
-    parent: Config, texts: list[Path], prepared: Path, arguments: argparse.Namespace, peak: float
+    parent: Config, texts: list[Path], prepared: Path, steps: int, peak: float, slots: int
 ) -> Config:
     """The parent's model and batches on the new text, with a schedule of its own."""
     source, target, dev_source, dev_target = map(str, texts)
-    steps = arguments.steps
     every = max(1, steps // EVALUATIONS)
     return replace(
         parent,
@@ -115,6 +121,7 @@ def on_new_text(
             warmup_steps=max(1, steps // 20),
             decay_steps=steps // 3,
         ),
+        batches=replace(parent.batches, tokens_per_step=slots),
         training=replace(parent.training, steps=steps, epochs=None, hours=None, patience=None),
         evaluation=EvaluationSettings(
             every_steps=every, bleu_tokenize=parent.evaluation.bleu_tokenize
@@ -123,13 +130,13 @@ def on_new_text(
     )
 
 
-def train(config: Config, run: Path, folder: Path) -> float:
+def train(config: Config, run: Path, folder: Path, overrides: Sequence[str] = ()) -> float:
     """Prepare and train through the command line; minutes of the training."""
     path = folder / f"{run.name}.toml"
     path.write_text(dump_config(config, with_defaults=False))
-    dragoman(["prepare", str(path)])
+    dragoman(["prepare", str(path), *overrides])
     start = time.monotonic()
-    dragoman(["train", str(path), "--run", str(run.resolve())])
+    dragoman(["train", str(path), "--run", str(run.resolve()), *overrides])
     return (time.monotonic() - start) / 60
 
 
@@ -142,11 +149,10 @@ def old_domain(parent: Config, folder: Path) -> Domain:
     return Domain("old", *paths)
 
 
-def bleu(run: Path, domain: Domain, beam: int) -> float:
-    choice = TrainedChoice(str(run), beam=beam)
+def bleu(choice: TrainedChoice, domain: Domain) -> float:
     (found,) = evaluate_run(choice, domain.source, domain.reference)
     references = domain_lines(domain.reference)
-    tokenize = load_config(run / "config.toml").evaluation.bleu_tokenize
+    tokenize = load_config(Path(choice.run) / "config.toml").evaluation.bleu_tokenize
     return score_text(found.translations, references, tokenize).bleu
 
 

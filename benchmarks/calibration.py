@@ -1,4 +1,4 @@
-"""Whether the report's probabilities are what happens: figures and picture of docs/results.md.
+"""Whether the report's probabilities are calibrated: the tables and the plot of docs/results.md.
 
     python benchmarks/calibration.py PICTURE.svg [--runs 1200] [--seed 7] [--folders 40]
 
@@ -135,7 +135,7 @@ def print_figures(judged: Sequence[Judged]) -> None:
     gains = [(one.gain_probability, one.worth >= 1) for one in judged]
     rises = [(one.rise_probability, one.has_risen) for one in judged]
     for title, pairs in (("a gain", gains), ("a turn", rises)):
-        print(f"\n| {title}: said | happened | runs |\n|---|---|---|")
+        print(f"\n| {title}: predicted | observed | runs |\n|---|---|---|")
         for said, happened, number in reliability(pairs):
             print(f"| {100 * said:.1f}% | {100 * happened:.1f}% | {number} |")
         print(f"off by {100 * miscalibration(pairs):.1f} points on average")
@@ -170,7 +170,7 @@ def draw(judged: Sequence[Judged], path: Path) -> None:
     axes.plot([0, 1], [0, 1], color="#8795a5", lw=1, ls="--")
     for label, colour, pairs in (
         (
-            "more steps bring a gain",
+            "50% more steps bring a gain",
             "#2b6cb0",
             [(a.gain_probability, a.worth >= 1) for a in judged],
         ),
@@ -181,8 +181,8 @@ def draw(judged: Sequence[Judged], path: Path) -> None:
         axes.errorbar(said, happened, error, fmt="o-", color=colour, label=label, capsize=3)
     for edge in (UNLIKELY.value, LIKELY.value):
         axes.axvline(edge, color="#e3e8ee", zorder=0)
-    axes.set_xlabel("said")
-    axes.set_ylabel("happened")
+    axes.set_xlabel("predicted probability")
+    axes.set_ylabel("observed frequency")
     axes.legend(loc="lower right", frameon=False)
     figure.savefig(path, metadata={"Date": None})
 
@@ -266,7 +266,7 @@ def main() -> None:
         judged = list(pool.map(partial(judge_seed, settings=settings), seeds, chunksize=25))
     print_figures(judged)
     draw(judged, arguments.picture)
-    print("\n| run | evaluations | said | then came | a gain |\n|---|---|---|---|---|")
+    print("\n| run | evaluations | predicted | what happened | a gain |\n|---|---|---|---|---|")
     for folder in sorted(path.parent for path in (ROOT / "docs/results").glob("*/report.json")):
         judge_real(read_real(folder), _schedule_of(folder))
 

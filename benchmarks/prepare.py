@@ -102,7 +102,7 @@ def run_watched(command: list[str | Path]) -> int:
     watcher = threading.Thread(target=watch)
     watcher.start()
     if process.wait():
-        raise SystemExit("dragoman prepare failed")
+        raise SystemExit(f"dragoman {command[3]} failed")
     watcher.join()
     return peak
 

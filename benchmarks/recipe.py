@@ -68,9 +68,12 @@ class Scorer:
     def __init__(self, config: Config, parts: Parts, device: torch.device) -> None:
         self._config, self._device = config, device
         self._set = parts.corpus.evaluation_sets("validation")[0]
-        self._source, self._target = parts.corpus.subwords()
-        width = config.batches.row_tokens
-        self._rows = evaluation_rows(self._set.name, self._set.tokens, width, self._target.begin)
+        source, target = parts.corpus.subwords()
+        width, cleaning = config.batches.row_tokens, config.cleaning
+        text = TextSides(source, target, cleaning.normalize_punctuation, cleaning.max_tokens)
+        # One for all evaluations: what it records the first time serves the later ones.
+        self._translator = Translator(parts.model, text, device)
+        self._rows = evaluation_rows(self._set.name, self._set.tokens, width, target.begin)
 
     def loss(self, parts: Parts) -> MeanLoss:
         workers, training = Workers(0, 1, self._device), self._config.training
@@ -84,14 +87,10 @@ class Scorer:
             )
 
     def bleu(self, parts: Parts) -> float:
-        cleaning = self._config.cleaning
-        text = TextSides(
-            self._source, self._target, cleaning.normalize_punctuation, cleaning.max_tokens
-        )
         parts.model.eval()
         search = replace(self._config.translation, beam=1)
         with arithmetic(self._config.training.precision, self._device):
-            found = Translator(parts.model, text, self._device).translate(self._set.source, search)
+            found = self._translator.translate(self._set.source, search)
         parts.model.train()
         lines = [best[0].text for best in found]
         return score_text(lines, self._set.target, self._config.evaluation.bleu_tokenize).bleu
@@ -166,7 +165,7 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
         begun = time.perf_counter()
         step.weights_changed()
     ahead.close()
-    del step, parts, average
+    del step, parts, average, scorer
     torch.cuda.empty_cache()
 
 

@@ -23,7 +23,7 @@ WAYS = {
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    print("| computing a step | way | s a step | hours for 50,000 | network's part |")
+    print("| compute per step | setting | s per step | hours for 50,000 | network share |")
     print("|---|---|---|---|---|")
     for compute in (0.2, 0.4):
         calibration = MeasuredRun(

@@ -349,7 +349,7 @@ def profile(prepared: Path, case: Case, folder: Path, steps: int = 5) -> None:
         before = times.get(name, (0.0, 0))
         times[name] = before[0] + event.device_time, before[1] + 1
     busy: Any = sum(one for one, _ in times.values()) / steps / 1e3
-    print(f"\n{case.name}: {1e3 * statistics.median(seconds):.2f} ms a step, {busy:.2f} ms busy")
+    print(f"\n{case.name}: {1e3 * statistics.median(seconds):.2f} ms per step, {busy:.2f} ms busy")
     print("| kernels | ms | launches |")
     print("|---|---|---|")
     for name, (microseconds, launches) in sorted(times.items(), key=lambda item: -item[1][0]):

@@ -49,7 +49,7 @@ def main() -> None:
             alone.append(speed(net, config, f"{machine.name}:1", [])[0])
             print(f"{machine.name} alone: {alone[-1]:,.0f} target tokens/s", flush=True)
         net.machines.sort(key=lambda one: one.name)
-        print("| way | target tokens/s | of the sum | rows |\n|---|---|---|---|")
+        print("| setting | target tokens/s | of the sum | rows |\n|---|---|---|---|")
         for name, settings in chain(*(WAYS[way].items() for way in ways)):
             found, rows = speed(net, config, "hostA:1,hostB:1", settings)
             print(f"| {name} | {found:,.0f} | {found / sum(alone):.0%} | {rows} |", flush=True)

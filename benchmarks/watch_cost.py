@@ -42,7 +42,10 @@ def main() -> None:
             spent = time.process_time()
             json.dumps(state.look())
             looking += (time.process_time() - spent) / seconds
-    print(f"all answers of a week: {first:.1f} s of CPU, anew every {first / LARGEST_SHARE:,.0f} s")
+    print(
+        f"all answers of a week: {first:.1f} s of CPU, recomputed every "
+        f"{first / LARGEST_SHARE:,.0f} s"
+    )
     print(f"looking every 2 s: {100 * looking:.2f}% of one core")
     print(f"together: {100 * (looking + LARGEST_SHARE):.2f}%")
 

@@ -67,7 +67,7 @@ CASES = [
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     with demo_machines(NAMES) as (net, config), shared_cores(net, CORES):
-        print("| machines | link | way | measured ms | predicted ms | error |")
+        print("| machines | link | setting | measured ms | predicted ms | error |")
         print("|---|---|---|---|---|---|")
         errors, seconds = [], {}
         calibrations = []

@@ -1,5 +1,6 @@
 """Fixtures that many tests share."""
 
+import fcntl
 import os
 
 # Before torch is imported. Sums depend on the number of threads, and bits are compared between
@@ -8,7 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,14 +67,27 @@ def small_text(tmp_path: Path) -> Path:
     return write_small_text(tmp_path / "small")
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that all processes of the tests read, and the first that wants it makes."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with open(folder.with_suffix(".lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            make(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dragoman.config_file import load_config
     from dragoman.corpus.prepare import prepare
 
-    folder = write_small_text(tmp_path_factory.mktemp("once") / "small")
-    prepare(load_config(folder / "config.toml", SMALL), processes=1)
-    return folder
+    def make(folder: Path) -> None:
+        write_small_text(folder)
+        prepare(load_config(folder / "config.toml", SMALL), processes=1)
+
+    return made_once(tmp_path_factory, "small", make)
 
 
 @pytest.fixture
@@ -89,14 +103,16 @@ def spelling_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dragoman.corpus.prepare import prepare
     from dragoman.training.start import train
 
-    folder = tmp_path_factory.mktemp("numbers")
-    for name, first, count in (("train", 1_000, 3_000), ("valid", 5_000, 120)):
-        write_numbers(folder, name, first, count)
-    (folder / "config.toml").write_text(SPELLING)
-    config = load_config(folder / "config.toml", [*SMALL, *LEARNS_TO_SPELL])
-    prepare(config, processes=1)
-    train(config, str(folder / "run"))
-    return folder / "run"
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for name, first, count in (("train", 1_000, 3_000), ("valid", 5_000, 120)):
+            write_numbers(folder, name, first, count)
+        (folder / "config.toml").write_text(SPELLING)
+        config = load_config(folder / "config.toml", [*SMALL, *LEARNS_TO_SPELL])
+        prepare(config, processes=1)
+        train(config, str(folder / "run"))
+
+    return made_once(tmp_path_factory, "numbers", make) / "run"
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks for groups.

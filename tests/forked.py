@@ -1,12 +1,13 @@
 """Processes of Dragoman that start in a moment, because they need not import torch.
 
 Importing torch takes two seconds of a core, and a run on two workers is four processes. Here they
-are forked from a template: a process that has imported the libraries, and nothing of Dragoman. Each
-of them is a child of the process that asked for it, with the arguments, variables and files that it
+are forked from a template: a process that has imported the libraries and most of Dragoman. Each of
+them is a child of the process that asked for it, with the arguments, variables and files that it
 gave, and runs the module as `python -m` does. Launcher and agents start theirs in the same way.
-What is not `python -m dragoman` is started as ever.
+What is not `python -m dragoman` is started as ever, the installed program too.
 """
 
+import atexit
 import ctypes
 import gc
 import json
@@ -41,6 +42,9 @@ LIBRARIES = [
     "sacrebleu",
     "safetensors.torch",
     "sentencepiece",
+    "dragoman.cli",
+    "dragoman.training.start",
+    "dragoman.cluster.launch",
 ]
 MODULES = ("dragoman", "dragoman.cluster.agent")
 OPTION = ["-X", "forked"]  # Means nothing to Python; asks for the same for what follows.
@@ -234,6 +238,9 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Also if tests run in the background.
     tempfile.tempdir = None  # The template's, if a library has asked for it.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dragoman.") and hasattr(module, "PARENT"):
+            module.PARENT = os.getppid()  # type: ignore[attr-defined]
     sys.argv = request["words"]
     sys.path[0] = request["folder"]
 
@@ -286,10 +293,29 @@ def _fork_template() -> None:
     _run()
 
 
+def _leave(code: Any) -> NoReturn:
+    """End as Python does, but without taking apart all that the template has imported.
+
+    That touches every page shared with it, and would take longer than the tests' runs themselves.
+    """
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os._exit(120)
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 if __name__ == "__main__":
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # As Dragoman sets it before it imports torch.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # Looks for GPUs so that forks may use them.
     for library in LIBRARIES:
         import_module(library)
     _serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))
-    _run()
+    try:
+        _run()
+    except SystemExit as end:
+        _leave(end.code)

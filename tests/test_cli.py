@@ -55,14 +55,14 @@ def test_the_demo_leaves_text_of_others_alone(
     (tmp_path / "text" / "train.en").write_text("mine\n")
     code, errors = refusal(capsys, "demo", "--folder", tmp_path)
     assert code == 2
-    assert "text is there already: choose another --folder" in errors
+    assert "text already exists: choose another --folder" in errors
     assert (tmp_path / "text" / "train.en").read_text() == "mine\n"
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["trian"], "no verb 'trian'; did you mean train?"),
+        (["trian"], "unknown command 'trian'; did you mean train?"),
         (["train"], "the following arguments are required: CONFIG\n"),
         (["train", "a.toml", "--hosts", ""], "argument --hosts: it is empty"),
         (["train", "a.toml", "--run", " "], "argument --run/--name: it is empty"),

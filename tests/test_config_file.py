@@ -101,7 +101,7 @@ def test_all_problems_are_reported_at_once(config_path: Path) -> None:
         ("distributed.timeout_seconds=1e10", "timeout_seconds must be at most 31,536,000"),
         ('vocabulary.source_model="x"', "vocabulary.source_model needs joint = false"),
         ('corpus.test={t={source="a"}}', "corpus.test.t.target is missing"),
-        ('corpus.test={"a/b"={tsv="a"}}', "a name may hold letters"),
+        ('corpus.test={"a/b"={tsv="a"}}', "a name may only contain letters"),
         ('corpus.train=[{source="a",target="b",tsv="c"}]', "needs either source and target, or"),
     ],
 )

@@ -12,8 +12,8 @@ def test_what_a_given_vocabulary_makes_idle_is_refused(small_text: Path) -> None
     overrides = ['vocabulary.model="mine.model"', "vocabulary.kind=unigram"]
     with pytest.raises(UserError) as caught:
         load_config(small_text / "config.toml", overrides)
-    assert "vocabulary.kind has no effect on a vocabulary that is given" in str(caught.value)
-    assert "vocabulary.size has no effect on a vocabulary that is given" in str(caught.value)
+    assert "vocabulary.kind has no effect on an existing vocabulary" in str(caught.value)
+    assert "vocabulary.size has no effect on an existing vocabulary" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_what_a_given_vocabulary_makes_idle_is_refused(small_text: Path) -> None
         ),
         (
             ["distributed.compression=powersgd", "distributed.sync=local"],
-            "distributed.compression = 'powersgd' works on gradients",
+            "distributed.compression = 'powersgd' only works on gradients",
         ),
     ],
 )

@@ -36,7 +36,7 @@ def test_a_lock_is_held_by_one_and_let_go(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path)]
     with exclusive(tmp_path, "writing"):
         other = subprocess.run(command, capture_output=True, text=True)
-    assert "another process is busy reading; wait for it" in other.stderr
+    assert "another process is reading; wait until it is done" in other.stderr
     assert subprocess.run(command).returncode == 0
     assert (tmp_path / ".lock").read_text() == "not ours to empty"
 

@@ -80,7 +80,7 @@ def test_what_fails_is_one_line_and_nothing_else() -> None:
         notify(NotifySettings(webhook=address), NOTICE, warnings.append)
     notify(NotifySettings(webhook=address), NOTICE, warnings.append)  # Nobody is there any more.
     assert len(warnings) == 3
-    assert "the command ended with 3: no such user" in warnings[0]
+    assert "the command exited with code 3: no such user" in warnings[0]
     assert all("nothing else is affected" in warning for warning in warnings)
     assert not any("\n" in warning for warning in warnings)
 
@@ -103,7 +103,7 @@ def test_a_verdict_that_changes_is_told_once(tmp_path: Path) -> None:
     tell_changes(folder, settings, before)
     (told,) = [one for one in _kept(tmp_path / "told") if "fully trained" in one["message"]]
     assert told["event"] == "verdict"
-    assert told["message"].startswith("Is the model fully trained? Was no, is yes: ")
+    assert told["message"].startswith("Is the model fully trained? Was no, now yes: ")
 
 
 @pytest.mark.parametrize("is_worker", [False, True])

@@ -1,4 +1,4 @@
-"""What can be asked for on the command line."""
+"""Command-line arguments."""
 
 import argparse
 import difflib
@@ -16,38 +16,39 @@ if TYPE_CHECKING:
 PROBLEMS_FOUND = 3
 STOPPED = 4
 EXIT_CODES = (
-    "exit codes: 0 done; 1 a fault of the system; 2 a mistake in what was asked for; "
-    f"{PROBLEMS_FOUND} check has found problems; {STOPPED} a signal stopped the training, which "
-    "can be resumed; 130 interrupted"
+    f"exit codes: 0 success; 1 system failure; 2 invalid input or settings; {PROBLEMS_FOUND} "
+    f"check found problems; {STOPPED} training was stopped by a signal and can be resumed; 130 "
+    "interrupted"
 )
 
 DESCRIPTIONS = {
-    "demo": "Make a small corpus, train on it with two workers, translate sentences that the model "
-    "has never seen, and write a report. Run again, it does not repeat the training.",
-    "inspect": "Look for what is wrong with the text that CONFIG names, and write inspect.html and "
-    "inspect.json to corpus.folder. Nothing is changed. `prepare` does the same at its end.",
-    "prepare": "Clean the text that CONFIG names, cut it into subwords, shuffle it and write it to "
-    "corpus.folder. Does nothing if text and settings are those of the corpus there.",
-    "train": "Train on a prepared corpus. Ctrl-C saves and ends; the same command resumes.",
+    "demo": "Create a small corpus, train on it with two workers, translate sentences the model "
+    "has never seen, and write a report. Running it again does not repeat the training.",
+    "inspect": "Look for problems in the text named in CONFIG and write inspect.html and "
+    "inspect.json to corpus.folder. Changes nothing. `prepare` ends with the same check.",
+    "prepare": "Clean the text named in CONFIG, split it into subwords, shuffle it and write it to "
+    "corpus.folder. Does nothing if the corpus there is up to date.",
+    "train": "Train on a prepared corpus. Ctrl-C saves and exits; the same command resumes.",
     "check": "Measure machines, links and a few steps of the model, and predict how long a step "
     "and the whole run will take.",
-    "evaluate": "Print loss, BLEU and chrF with 95% intervals and sacreBLEU's signatures, on the "
-    "test sets of the run's corpus (on its validation sets if it has no test sets).",
+    "evaluate": "Print loss, BLEU and chrF with 95% confidence intervals and sacreBLEU "
+    "signatures, on the test sets of the run's corpus (or on its validation sets if it has "
+    "no test sets).",
     "translate": "Translate standard input to standard output, or a file to a folder, line by "
     "line.",
-    "export": "Write a model for CTranslate2, Hugging Face Transformers or Argos Translate, check "
-    "that it translates as Dragoman does, and write a model card.",
-    "serve": "Translate for other programs and for people: LibreTranslate's API and a page, at the "
-    "address that is printed once it is ready. Ctrl-C finishes what was accepted and ends.",
-    "report": "Write a page that answers whether a run is trained, whether it overfits, where its "
-    "time went and whether the network was the bottleneck.",
-    "watch": "Serve a page for a browser on this machine that shows the run as it goes: answers, "
-    "curves, machines, translations, time left. Reads the run folder alone; ends with Ctrl-C. From "
-    "elsewhere: ssh -L PORT:127.0.0.1:PORT MACHINE.",
-    "whatif": "Predict a run's speed with another network, other machines or other sync settings, "
-    "from its own measurements.",
-    "compare": "Write a page with what two runs have in common, what differs, and what came of it.",
-    "settings": "Print a page with every setting of a config, its default and what it does.",
+    "export": "Export the model for CTranslate2, Hugging Face Transformers or Argos Translate, "
+    "check that it translates as Dragoman does, and write a model card.",
+    "serve": "Serve translations over HTTP: LibreTranslate's API and a web page, at the address "
+    "printed once it is ready. Ctrl-C finishes the accepted requests and exits.",
+    "report": "Write a page that says whether the model is fully trained, whether it overfits, "
+    "where the time went and whether the network was the bottleneck.",
+    "watch": "Serve a live page of the run for a browser on this machine: answers, curves, "
+    "machines, translations, time left. Only reads the run folder; Ctrl-C ends it. From "
+    "another machine: ssh -L PORT:127.0.0.1:PORT MACHINE.",
+    "whatif": "Predict how fast a run would be with another network, other machines or other sync "
+    "settings, from its own measurements.",
+    "compare": "Write a page that shows how two runs differ, in settings and in results.",
+    "settings": "Print every config setting with its default and what it does.",
 }
 
 
@@ -57,7 +58,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
     if first and not first.startswith("-") and first not in DESCRIPTIONS:
         near = difflib.get_close_matches(first, DESCRIPTIONS, 1)
-        parser.error(f"no verb {first!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        parser.error(f"unknown command {first!r}" + (f"; did you mean {near[0]}?" if near else ""))
     # argparse gives up on overrides that stand behind an option; they are welcome anywhere.
     parsed, rest = parser.parse_known_args(arguments)
     unknown = [word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")]
@@ -70,12 +71,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _add_corpus_verbs(verbs: "Verbs") -> None:
     """The verbs before a run."""
-    demo = verbs.add_parser("demo", help="the whole story on the embedded corpus")
+    demo = verbs.add_parser("demo", help="the whole workflow on a small built-in corpus")
     demo.add_argument(
-        "--folder", type=Path, default=Path("demo"), help="where to put everything (default: demo)"
+        "--folder", type=Path, default=Path("demo"), help="folder for all output (default: demo)"
     )
 
-    inspect = verbs.add_parser("inspect", help="what is wrong with a corpus")
+    inspect = verbs.add_parser("inspect", help="find problems in a corpus")
     _add_config(inspect)
     inspect.add_argument("--processes", type=int, help="worker processes (default: all cores)")
 
@@ -92,7 +93,7 @@ def _add_training_verbs(verbs: "Verbs") -> None:
     train.add_argument(
         "--watch",
         action="store_true",
-        help="serve a live page of the run beside it, and print its address",
+        help="also serve a live page of the run, and print its address",
     )
     train.add_argument(
         "--run",
@@ -101,7 +102,7 @@ def _add_training_verbs(verbs: "Verbs") -> None:
         help="name under runs/, or a path (default: the config's name)",
     )
 
-    check = verbs.add_parser("check", help="look at machines and links before spending hours")
+    check = verbs.add_parser("check", help="measure machines and links before a long run")
     _add_config(check)
     _add_workers(check)
 
@@ -115,12 +116,15 @@ def _add_model_verbs(verbs: "Verbs") -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a set of the corpus, as in dev or validation.dev; may be given several times",
+        help="a set of the corpus, such as dev or validation.dev; may be repeated",
     )
     evaluate.add_argument("--source", type=Path, help="a file to translate instead of a set")
     evaluate.add_argument("--reference", type=Path, help="its reference translation")
     evaluate.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="keep translations there, in NAME.txt"
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="write the translations to this folder, as NAME.txt",
     )
 
     translate = verbs.add_parser("translate", help="translate standard input, line by line")
@@ -130,61 +134,69 @@ def _add_model_verbs(verbs: "Verbs") -> None:
         type=int,
         default=1,
         metavar="N",
-        help="the best N of every line, each on a line of its own: score, tab, text; the score is "
-        "the log-probability divided by length^length_penalty (default: the best alone, as text)",
+        help="print the best N translations of each line, one per line: score, tab, text; the "
+        "score is the log-probability divided by length^length_penalty (default: only the "
+        "best, without score)",
     )
-    translate.add_argument("--scores", action="store_true", help="score and tab before every line")
+    translate.add_argument(
+        "--scores", action="store_true", help="print the score and a tab before each translation"
+    )
     _add_sampling(translate)
     _add_parts(translate)
     translate.add_argument(
         "--engine",
         choices=["dragoman", "ctranslate2"],
         default="dragoman",
-        help="our own decoder (the default), or an export (then RUN may be its folder)",
+        help="Dragoman's own decoder (the default), or a CTranslate2 export (RUN may then be its "
+        "folder)",
     )
 
-    export = verbs.add_parser("export", help="a trained model for other programs")
+    export = verbs.add_parser("export", help="convert a trained model for other programs")
     _add_weights(export)
     export.add_argument("--to", choices=get_args(Library), required=True, help="the library")
     export.add_argument(
         "--quantization",
         choices=get_args(Quantization),
         default="float32",
-        help="of the weights, not for transformers (default: float32)",
+        help="type of the stored weights; not for transformers (default: float32)",
     )
-    export.add_argument("--output", type=Path, help="a folder (default: RUN/export/LIBRARY)")
+    export.add_argument("--output", type=Path, help="output folder (default: RUN/export/LIBRARY)")
     parity = export.add_mutually_exclusive_group()
     parity.add_argument(
         "--check-pairs",
         type=int,
         default=500,
         metavar="N",
-        help="compare with our own decoder on N validation pairs (default: 500)",
+        help="compare with Dragoman's decoder on N validation pairs (default: 500)",
     )
-    parity.add_argument("--no-check", action="store_true", help="do not compare")
+    parity.add_argument("--no-check", action="store_true", help="skip the comparison")
 
-    _add_serve(verbs.add_parser("serve", help="an address that translates, and a page"))
+    _add_serve(verbs.add_parser("serve", help="translation server with a web page"))
 
 
 def _add_report_verbs(verbs: "Verbs") -> None:
     """The verbs that tell about runs."""
-    report = verbs.add_parser("report", help="answer the questions everyone asks of a run")
-    report.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
+    report = verbs.add_parser("report", help="answer the questions people ask about a run")
+    report.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
 
-    watch = verbs.add_parser("watch", help="the report as a live page, while the run goes on")
-    watch.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
+    watch = verbs.add_parser("watch", help="the report as a live page, while the run is going")
+    watch.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
     watch.add_argument(
-        "--port", type=int, default=0, help="on 127.0.0.1 (default: any that is free)"
+        "--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)"
     )
-    watch.add_argument("--wait", action="store_true", help="for a run that has not begun")
+    watch.add_argument("--wait", action="store_true", help="wait for the run to start")
 
-    whatif = verbs.add_parser("whatif", help="predict other links, machines and sync settings")
-    whatif.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
+    whatif = verbs.add_parser(
+        "whatif", help="predict speed with other links, machines and sync settings"
+    )
+    whatif.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
     _add_scenario(whatif)
 
-    compare = verbs.add_parser("compare", help="two runs: what changed, what it did")
-    compare.add_argument("first", metavar="RUN", help="a run's name or folder")
+    compare = verbs.add_parser(
+        "compare", help="what changed between two runs, and with what effect"
+    )
+    compare.add_argument("first", metavar="RUN", help="name or folder of a run")
     compare.add_argument("second", metavar="RUN", help="another one")
     compare.add_argument(
         "--output", type=Path, default=Path("compare"), help="folder (default: compare)"
@@ -194,11 +206,11 @@ def _add_report_verbs(verbs: "Verbs") -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dragoman",
-        description="Train translation models across machines; learn the truth about the run.",
+        description="Train translation models across machines and get an honest report on the run.",
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
-    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(title="commands", dest="verb", metavar="COMMAND", required=True)
     _add_corpus_verbs(verbs)
     _add_training_verbs(verbs)
     _add_model_verbs(verbs)
@@ -213,15 +225,18 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample",
         action="store_true",
-        help="draw translations at random, for text to train on, instead of searching the best",
+        help="sample translations instead of searching for the best; for synthetic training text",
     )
     parser.add_argument(
-        "--top-k", type=int, metavar="K", help="draw from the K likeliest words (default: from all)"
+        "--top-k", type=int, metavar="K", help="sample from the K most likely words (default: all)"
     )
     parser.add_argument(
-        "--temperature", type=float, metavar="T", help="below 1 closer to the best (default: 1)"
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="below 1: closer to the best translation; above 1: more varied (default: 1)",
     )
-    parser.add_argument("--seed", type=int, help="of what is drawn (default: 1)")
+    parser.add_argument("--seed", type=int, help="random seed of the sampling (default: 1)")
 
 
 def _add_parts(parser: argparse.ArgumentParser) -> None:
@@ -229,17 +244,17 @@ def _add_parts(parser: argparse.ArgumentParser) -> None:
         "--input",
         type=Path,
         metavar="FILE",
-        help="translate a file, plain, .gz, .xz or .zst, instead of standard input",
+        help="file to translate (plain, .gz, .xz or .zst) instead of standard input",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="for its translations, in parts: the same command makes those that are missing, and "
-        "several at once share the work",
+        help="folder for its translations, in parts: the same command fills in missing parts, and "
+        "several processes can share the work",
     )
     parser.add_argument(
-        "--part-lines", type=int, metavar="N", help="lines of each part (default: 10000)"
+        "--part-lines", type=int, metavar="N", help="lines per part (default: 10000)"
     )
 
 
@@ -249,47 +264,53 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=_name,
         metavar="RUN",
-        help="a run's name or folder, or an export's folder; one for each direction",
+        help="name or folder of a run, or folder of an export; one per direction",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="to listen at (default: 127.0.0.1)")
     parser.add_argument(
-        "--port", type=int, default=5_000, help="to listen at (default: 5000; 0: any that is free)"
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
     )
-    parser.add_argument("--source", metavar="CODE", help="source language, instead of the run's")
-    parser.add_argument("--target", metavar="CODE", help="target language, instead of the run's")
-    parser.add_argument("--checkpoint", help="of runs: best (the default), latest or a step")
+    parser.add_argument(
+        "--port", type=int, default=5_000, help="port to listen on (default: 5000; 0: any free one)"
+    )
+    parser.add_argument("--source", metavar="CODE", help="source language (default: the run's)")
+    parser.add_argument("--target", metavar="CODE", help="target language (default: the run's)")
+    parser.add_argument("--checkpoint", help="for runs: best (the default), latest or a step")
     _add_decoding(parser)
     parser.add_argument(
         "--max-characters",
         type=int,
         default=100_000,
         metavar="N",
-        help="of one request (default: 100000)",
+        help="limit per request (default: 100000)",
     )
     parser.add_argument(
         "--max-waiting",
         type=int,
         default=1_000,
         metavar="N",
-        help="sentences that may wait before others are told to try again (default: 1000)",
+        help="sentences that may wait; beyond that, requests are told to retry later (default: "
+        "1000)",
     )
     parser.add_argument(
         "--timeout-seconds",
         type=float,
         default=60,
         metavar="S",
-        help="for a request to arrive, and then to be translated (default: 60)",
+        help="time limit for receiving a request, and again for translating it (default: 60)",
     )
     parser.add_argument(
-        "--api-keys", type=Path, metavar="FILE", help="answer only those who send one of its lines"
+        "--api-keys",
+        type=Path,
+        metavar="FILE",
+        help="require an API key; the file holds one per line",
     )
     parser.add_argument(
         "--allow-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="let pages of another origin ask, such as https://example.org; * for all; may be "
-        "given several times",
+        help="let web pages of this origin use the API, such as https://example.org; * for all; "
+        "may be repeated",
     )
 
 
@@ -314,17 +335,20 @@ def _name(text: str) -> str:
 
 
 def _add_weights(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=_name, metavar="RUN", help="a run's name or folder")
+    parser.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
     weights = parser.add_mutually_exclusive_group()
     weights.add_argument("--checkpoint", help="best (the default), latest or a step")
     weights.add_argument(
-        "--average", type=int, metavar="N", help="mean of the latest N, if the run keeps so many"
+        "--average",
+        type=int,
+        metavar="N",
+        help="average the latest N checkpoints, if the run keeps that many",
     )
     parser.add_argument(
         "--blend",
         type=float,
         metavar="X",
-        help="weights between those that the run started from (0) and its own (1)",
+        help="interpolate between the weights the run started from (0) and its own (1)",
     )
 
 
@@ -334,39 +358,44 @@ def _add_trained(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_decoding(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--beam", type=int, help="instead of the run's setting")
-    parser.add_argument("--patience", type=int, help="instead of the run's setting")
-    parser.add_argument("--length-penalty", type=float, help="instead of the run's setting")
+    parser.add_argument("--beam", type=int, help="override the run's setting")
+    parser.add_argument("--patience", type=int, help="override the run's setting")
+    parser.add_argument("--length-penalty", type=float, help="override the run's setting")
     parser.add_argument(
-        "--tag", help="what goes before every sentence, in a model that was trained with tags"
+        "--tag", help="tag to put before each sentence, for a model trained with tags"
     )
-    parser.add_argument("--batch-tokens", type=int, help="instead of the run's setting")
+    parser.add_argument("--batch-tokens", type=int, help="override the run's setting")
     parser.add_argument(
         "--precision",
         choices=get_args(Precision),
-        help="of the arithmetic (default: the run's on a GPU, float32 on a CPU)",
+        help="arithmetic precision (default: the run's on a GPU, float32 on a CPU)",
     )
 
 
 def _add_scenario(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bandwidth", metavar="RATE", help="of the links, as in 10Gbit; or inf")
+    parser.add_argument(
+        "--bandwidth", metavar="RATE", help="link bandwidth, such as 10Gbit, or inf"
+    )
     parser.add_argument("--latency-milliseconds", type=float, metavar="MS", help="of the links")
     parser.add_argument("--machines", type=int, metavar="N", help="machines")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="worker processes on all machines together"
+        "--workers", type=int, metavar="N", help="total worker processes on all machines"
     )
-    parser.add_argument("--compression", choices=COMPRESSIONS, help="how gradients travel")
-    parser.add_argument("--local-steps", type=int, metavar="N", help="steps between meetings")
+    parser.add_argument("--compression", choices=COMPRESSIONS, help="how gradients are compressed")
+    parser.add_argument("--local-steps", type=int, metavar="N", help="steps between two exchanges")
     parser.add_argument(
-        "--local-fragments", type=int, metavar="N", help="parts that meet one after the other"
-    )
-    parser.add_argument(
-        "--batch-factor", type=float, default=1.0, metavar="X", help="a batch X times as large"
+        "--local-fragments", type=int, metavar="N", help="parts that are exchanged in turn"
     )
     parser.add_argument(
-        "--device-speed", type=float, default=1.0, metavar="X", help="devices X times as fast"
+        "--batch-factor", type=float, default=1.0, metavar="X", help="scale the batch by X"
     )
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="hours and cost of N steps (default: the run's)"
+        "--device-speed", type=float, default=1.0, metavar="X", help="scale device speed by X"
     )
-    parser.add_argument("--price-per-hour", type=float, metavar="X", help="price of one machine")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="estimate time and cost of N steps (default: the run's)",
+    )
+    parser.add_argument("--price-per-hour", type=float, metavar="X", help="price per machine")

@@ -1,4 +1,4 @@
-"""What goes on beside a training command: the live page, notices, the report for trackers."""
+"""What runs alongside training: the live page, notifications, the report for trackers."""
 
 import os
 import subprocess
@@ -64,7 +64,7 @@ def notified(config: Config, name: str) -> Iterator[None]:
 def _last_word(run: RunFolder) -> str:
     """What the run said last, as in "the run is complete at step 600: ..."."""
     lines = run.log.read_text(errors="replace").splitlines() if run.log.exists() else []
-    return lines[-1][_TIMESTAMP:] if lines else "the training has ended"
+    return lines[-1][_TIMESTAMP:] if lines else "training has ended"
 
 
 def attach_report(config: Config, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The verbs, nothing else; heavy imports wait until a verb needs them."""
+"""The commands, nothing else; heavy imports wait until a command needs them."""
 
 import argparse
 import errno
@@ -90,16 +90,13 @@ def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
     _refuse_processes(arguments.processes)
 
-    from dragoman.corpus.manifest import MANIFEST
-    from dragoman.corpus.prepare import INSPECTED, prepare
+    from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
+    from dragoman.inspection.command import inspect_prepared
 
     old = _old_run(config)
     print(summarize(prepare(config, arguments.processes, old)))
-    manifest, page = (Path(config.corpus.folder) / name for name in (MANIFEST, INSPECTED[0]))
-    # Of a corpus that was there already, so was the page.
-    if not page.exists() or page.stat().st_mtime < manifest.stat().st_mtime:
-        _write_inspection(config, arguments.processes, old)
+    inspect_prepared(config, arguments.processes, old)
 
 
 def _refuse_processes(processes: int | None) -> None:
@@ -115,20 +112,10 @@ def _refuse_processes(processes: int | None) -> None:
 def _inspect(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
     _refuse_processes(arguments.processes)
-    _write_inspection(config, arguments.processes, _old_run(config))
 
+    from dragoman.inspection.command import inspect_corpus
 
-def _write_inspection(config: Config, processes: int | None, old: "OldRun | None") -> None:
-    from dragoman.corpus.inputs import find_inputs
-    from dragoman.inspection.inspect import inspect_text
-    from dragoman.inspection.page import summary, write_inspection
-
-    cores = processes or len(os.sched_getaffinity(0))
-    found = inspect_text(config, find_inputs(config, old), cores)
-    page = write_inspection(Path(config.corpus.folder), config, found)
-    for line in summary(found):
-        print(line)
-    print(page)
+    inspect_corpus(config, arguments.processes, _old_run(config))
 
 
 def _old_run(config: Config) -> "OldRun | None":
@@ -145,8 +132,8 @@ def _train(arguments: argparse.Namespace) -> None:
         config = load_config(arguments.config, arguments.overrides)
         if not has_end(config.training):
             raise UserError(
-                f"{arguments.config}: no end: set training.steps, epochs, hours, patience or "
-                "stop_when_gain_unlikely"
+                f"{arguments.config}: the run would never end: set training.steps, epochs, hours, "
+                "patience or stop_when_gain_unlikely"
             )
         hosts = _hosts(arguments, config)
 
@@ -196,7 +183,7 @@ def _hosts(arguments: argparse.Namespace, config: Config) -> "list[Host]":
     if arguments.workers is not None and arguments.workers < 1:
         raise UserError(f"--workers {arguments.workers}: must be at least 1")
     if arguments.workers is not None and arguments.hosts:
-        raise UserError("--workers is for this machine, --hosts for others: give one of them")
+        raise UserError("--workers runs on this machine, --hosts on others: give only one of them")
 
     from dragoman.cluster.hosts import Host, parse_hosts
 
@@ -209,9 +196,11 @@ def _hosts(arguments: argparse.Namespace, config: Config) -> "list[Host]":
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     if (arguments.source is None) != (arguments.reference is None):
-        raise UserError("--source and --reference go together")
+        raise UserError("--source and --reference must be given together")
     if arguments.source and arguments.set:
-        raise UserError("--set is for sets of the corpus, --source for other text: give one")
+        raise UserError(
+            "--set selects sets of the corpus, --source other text: give only one of them"
+        )
 
     from dragoman.inference.commands import evaluate_run
 
@@ -227,8 +216,8 @@ def _translate(arguments: argparse.Namespace) -> None:
         for name, option in of_export.items():
             if getattr(arguments, name) is not None:
                 raise UserError(
-                    f"--{name}: the weights of an export are chosen when it is made, with "
-                    f"dragoman export {arguments.run} --to ctranslate2 --{option} ..."
+                    f"--{name}: the weights of an export are chosen at export time: dragoman "
+                    f"export {arguments.run} --to ctranslate2 --{option} ..."
                 )
 
     _refuse_ignored(arguments)
@@ -243,22 +232,22 @@ def _translate(arguments: argparse.Namespace) -> None:
 def _refuse_ignored(arguments: argparse.Namespace) -> None:
     """Options of one way to translate say nothing to the other."""
     if arguments.sample and arguments.engine == "ctranslate2":
-        raise UserError("--sample: only with our own decoder, without --engine ctranslate2")
+        raise UserError("--sample: not available with --engine ctranslate2")
     ignored = ("beam", "patience") if arguments.sample else ("top_k", "temperature", "seed")
     for name in ignored:
         if getattr(arguments, name) is not None:
             option = f"--{name.replace('_', '-')}"
-            how = "searching: leave --sample out" if arguments.sample else "drawing: add --sample"
-            raise UserError(f"{option}: an option of {how}")
+            how = "beam search: remove --sample" if arguments.sample else "sampling: add --sample"
+            raise UserError(f"{option} is an option of {how}")
 
 
 def _parts(arguments: argparse.Namespace) -> "PartsRequest | None":
     """The file and the folder, if they were given."""
     if (arguments.input is None) != (arguments.output is None):
-        raise UserError("--input and --output go together")
+        raise UserError("--input and --output must be given together")
     if arguments.input is None:
         if arguments.part_lines is not None:
-            raise UserError("--part-lines: an option of --input and --output")
+            raise UserError("--part-lines is an option of --input and --output")
         return None
     if arguments.part_lines is not None and arguments.part_lines < 1:
         raise UserError(f"--part-lines {arguments.part_lines}: must be at least 1")

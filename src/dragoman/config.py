@@ -66,24 +66,29 @@ def setting(
 class ParallelText:
     """Two files that match line by line, or one file with tab-separated source and target."""
 
-    source: str = setting("", "Source side; globs are allowed.", is_path=True)
-    target: str = setting("", "Target side, as many files as `source`.", is_path=True)
-    tsv: str = setting("", "Instead of both: source, tab, target on each line.", is_path=True)
+    source: str = setting("", "Source file or glob.", is_path=True)
+    target: str = setting(
+        "", "Target file or glob; must match as many files as `source`.", is_path=True
+    )
+    tsv: str = setting(
+        "", "One file instead of both: source, tab, target on each line.", is_path=True
+    )
     tag: str = setting(
         "",
-        "A token put before every source sentence, as in <2de>, for many languages in one model.",
+        "Token put before every source sentence, such as <2de>, for several languages in one "
+        "model.",
     )
-    name: str = setting("", "Of training text: what counts and stages call it.")
+    name: str = setting("", "Training text only: its name in counts and stages.")
     weight: float = setting(
         1.0,
-        "Of training text: its pairs come this many times as often as those of weight 1.",
+        "Training text only: its pairs are drawn this many times as often as those of weight 1.",
         minimum=0,
     )
 
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """Which text to read and where the prepared corpus lies."""
+    """Which text to read, and where to put the prepared corpus."""
 
     folder: str = setting(
         "", "Where the prepared corpus is written and read.", is_path=True, is_required=True
@@ -96,14 +101,14 @@ class CorpusSettings:
         is_required=True,
     )
     validation: Mapping[str, ParallelText] = setting(
-        {}, "Named sets watched during training; the first one decides what is best."
+        {}, "Named sets evaluated during training; the first one decides which checkpoint is best."
     )
     test: Mapping[str, ParallelText] = setting({}, "Named sets for the final score.")
     temperature: float = setting(
         1.0,
         "Evens out the sizes of several training texts: each counts as its size to the power of "
-        "1/temperature. With 1 every pair comes equally often, with 5 those of small texts far "
-        "more often.",
+        "1/temperature. With 1 every pair is drawn equally often, with 5 pairs of small texts "
+        "far more often.",
         minimum=1,
         maximum=100,
     )
@@ -115,7 +120,9 @@ class CleaningSettings:
     """Which training pairs are kept; validation and test sets are never filtered."""
 
     invalid_utf8: Literal["error", "skip"] = setting(
-        "error", "A line that is not UTF-8 stops the preparation, or is dropped and counted."
+        "error",
+        "What to do with a line that is not UTF-8: error stops the preparation, skip drops "
+        "and counts it.",
     )
     drop_control_characters: bool = setting(
         True, "Drop pairs with control characters or Unicode noncharacters."
@@ -123,42 +130,46 @@ class CleaningSettings:
     max_words: int = setting(80, "Drop pairs with more words than this on a side.", minimum=1)
     max_length_ratio: float = setting(
         9.0,
-        "Drop pairs where one side has more than this many times the words of the other.",
+        "Drop pairs where one side has more than this many times as many words as the other.",
         minimum=1,
     )
     drop_duplicates: bool = setting(True, "Keep only the first of identical pairs.")
     drop_identical: bool = setting(False, "Drop pairs whose source equals their target.")
     drop_near_duplicates: bool = setting(
-        False, "Keep only the first of pairs that differ in case, marks or blanks alone."
+        False,
+        "Keep only the first of several pairs that differ only in case, punctuation or spaces.",
     )
     drop_leaked: bool = setting(
-        False, "Drop pairs with a sentence of a validation or test set on either side."
+        False, "Drop pairs that contain a sentence of a validation or test set on either side."
     )
     drop_misaligned: bool = setting(
-        False, "Drop stretches of lines whose lengths fit those of neighbouring lines better."
+        False, "Drop misaligned stretches: lines whose lengths fit the neighbouring lines better."
     )
     drop_wrong_language: bool = setting(
-        False, "Drop pairs with a side that is clearly in another language; takes time."
+        False, "Drop pairs with a side that is clearly in another language; slow."
     )
     drop_swapped_sides: bool = setting(
-        False, "Drop pairs whose sides are each in the other's language; takes time."
+        False, "Drop pairs whose source and target are swapped; slow."
     )
     drop_mojibake: bool = setting(
-        False, "Drop pairs with text that was once decoded with the wrong encoding."
+        False, "Drop pairs with text that was decoded with the wrong encoding (mojibake)."
     )
     drop_markup: bool = setting(
-        False, "Drop pairs with HTML, templates or what stands on every page of a site."
+        False, "Drop pairs with HTML, template markup or website boilerplate."
     )
     drop_differing_numbers: bool = setting(
-        False, "Drop pairs where each side has a number that the other lacks."
+        False, "Drop pairs whose two sides contain different numbers."
     )
     max_tokens: int = setting(
         128,
-        "Drop pairs with more subwords than this on a side, the end mark included; never cut.",
+        "Drop pairs with more subwords than this on a side, end-of-sentence token included; "
+        "pairs are never truncated.",
         minimum=2,
     )
     normalize_punctuation: bool = setting(
-        False, "Replace curly quotes, exotic dashes and spaces by plain ones, here and in input."
+        False,
+        "Replace curly quotes and unusual dashes and spaces with plain ones, in the corpus "
+        "and in later input.",
     )
 
 
@@ -166,31 +177,34 @@ class CleaningSettings:
 class VocabularySettings:
     """Subwords by sentencepiece, with byte fallback: any text survives a round trip."""
 
-    kind: Literal["bpe", "unigram"] = setting("bpe", "How subwords are found.")
+    kind: Literal["bpe", "unigram"] = setting("bpe", "Subword algorithm.")
     size: int = setting(
-        32_768, "Subwords, 256 bytes and 3 marks included.", minimum=270, maximum=1_000_000
+        32_768,
+        "Number of subwords, including 256 bytes and 3 special tokens.",
+        minimum=270,
+        maximum=1_000_000,
     )
     joint: bool = setting(True, "One vocabulary for both languages, with tied embeddings.")
     sample_pairs: int = setting(
-        500_000, "The vocabulary is trained on at most this many pairs.", minimum=1
+        500_000, "Train the vocabulary on at most this many pairs.", minimum=1
     )
     character_coverage: float = setting(
-        0.9995, "Share of characters with a subword of their own.", minimum=0.9, maximum=1
+        0.9995, "Share of characters that get their own subword.", minimum=0.9, maximum=1
     )
     model: str = setting("", "An existing joint sentencepiece model.", is_path=True)
     source_model: str = setting("", "An existing source model, if not joint.", is_path=True)
     target_model: str = setting("", "An existing target model, if not joint.", is_path=True)
     from_run: str = setting(
         "",
-        "Take the vocabulary of this run, to start from its weights; its validation sets are kept "
-        "beside those of the corpus, to see what is forgotten.",
+        "Use the vocabulary of this run, to start from its weights; its validation sets are kept "
+        "as well, to measure what is forgotten.",
         is_run=True,
     )
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The Transformer: a preset, and what to change about it."""
+    """The Transformer: a preset, and overrides."""
 
     preset: Literal["tiny", "small", "base", "big"] = setting(
         "base",
@@ -198,27 +212,27 @@ class ModelSettings:
         "base 6, 512, 8, 2048; big 6, 1024, 16, 4096.",
     )
     encoder_layers: int | None = setting(
-        None, "Instead of the preset's.", minimum=1, maximum=MOST_LAYERS
+        None, "Overrides the preset.", minimum=1, maximum=MOST_LAYERS
     )
     decoder_layers: int | None = setting(
-        None, "Instead of the preset's.", minimum=1, maximum=MOST_LAYERS
+        None, "Overrides the preset.", minimum=1, maximum=MOST_LAYERS
     )
-    d_model: int | None = setting(
-        None, "Instead of the preset's.", minimum=2, maximum=LARGEST_D_MODEL
-    )
-    heads: int | None = setting(
-        None, "Instead of the preset's.", minimum=1, maximum=LARGEST_D_MODEL
-    )
+    d_model: int | None = setting(None, "Overrides the preset.", minimum=2, maximum=LARGEST_D_MODEL)
+    heads: int | None = setting(None, "Overrides the preset.", minimum=1, maximum=LARGEST_D_MODEL)
     feed_forward: int | None = setting(
-        None, "Instead of the preset's.", minimum=1, maximum=LARGEST_FEED_FORWARD
+        None, "Overrides the preset.", minimum=1, maximum=LARGEST_FEED_FORWARD
     )
-    dropout: float = setting(0.1, "Of residual branches and embeddings.", minimum=0, maximum=0.9)
-    attention_dropout: float = setting(0.1, "Of attention weights.", minimum=0, maximum=0.9)
-    relu_dropout: float = setting(0.1, "Inside the feed-forward layer.", minimum=0, maximum=0.9)
+    dropout: float = setting(
+        0.1, "Dropout on residual branches and embeddings.", minimum=0, maximum=0.9
+    )
+    attention_dropout: float = setting(0.1, "Dropout on attention weights.", minimum=0, maximum=0.9)
+    relu_dropout: float = setting(
+        0.1, "Dropout inside the feed-forward layer.", minimum=0, maximum=0.9
+    )
     zero_branches: bool = setting(
         False,
-        "Every residual branch begins at zero: the last projections of attention and feed-forward "
-        "layers start with zeros instead of random weights.",
+        "Start every residual branch at zero: the output projections of attention and "
+        "feed-forward layers start as zeros instead of random weights.",
     )
 
 
@@ -252,16 +266,16 @@ def shape_of(settings: ModelSettings) -> ModelShape:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """What a step is made of; the same for any number of workers."""
+    """The contents of a step; the same for any number of workers."""
 
     tokens_per_step: int = setting(
-        32_768, "Target slots of a step, all workers together; a multiple of row_tokens.", minimum=1
+        32_768, "Target slots per step, over all workers; a multiple of row_tokens.", minimum=1
     )
     row_tokens: int = setting(
-        128, "Source and target slots of a row; pairs are packed into rows.", minimum=8
+        128, "Source and target slots per row; sentence pairs are packed into rows.", minimum=8
     )
     rows_per_device: int | Literal["auto"] = setting(
-        "auto", "Rows a device handles at once; what is more is accumulated.", minimum=1
+        "auto", "Rows a device processes at once; the rest of a step is accumulated.", minimum=1
     )
 
     @property
@@ -276,15 +290,13 @@ class OptimizerSettings:
 
     kind: OptimizerKind = setting(
         "adam",
-        "adam: for all weights. muon: orthogonal updates for the matrices of the layers, Adam for "
-        "embeddings, norms and biases; learns more from a step, which takes a little longer.",
+        "adam: Adam for all weights. muon: orthogonal updates for the layers' matrices, Adam for "
+        "embeddings, norms and biases; each step learns more and takes slightly longer.",
     )
     beta1: float = setting(0.9, "Adam's decay of the mean gradient.", minimum=0, maximum=0.9999)
     beta2: float = setting(0.98, "Adam's decay of the mean square.", minimum=0, maximum=0.999999)
-    epsilon: float = setting(1e-9, "Added to the root of Adam's mean square.", minimum=0)
-    momentum: float = setting(
-        0.95, "Muon's decay of the mean gradient, by Nesterov.", minimum=0, maximum=0.9999
-    )
+    epsilon: float = setting(1e-9, "Added to the square root of Adam's mean square.", minimum=0)
+    momentum: float = setting(0.95, "Muon's Nesterov momentum.", minimum=0, maximum=0.9999)
     matrix_rate: float = setting(
         1.0, "Learning rate of Muon's matrices, as a multiple of the schedule's.", minimum=0
     )
@@ -313,16 +325,20 @@ class ScheduleSettings:
 
     kind: ScheduleKind = setting(
         "transformer",
-        "transformer: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). The others "
-        "rise linearly to `peak` over warmup_steps, then fall as the root of the step, as a "
-        "cosine, not at all, or linearly over the last decay_steps.",
+        "transformer: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). The "
+        "others rise linearly to `peak` over warmup_steps; inverse_square_root then falls with the "
+        "square root of the step, cosine follows a cosine, constant stays, and "
+        "warmup_stable_decay falls linearly over the last decay_steps.",
     )
     scale: float = setting(2.0, "Factor of the transformer schedule.", minimum=0)
     peak: float = setting(1e-3, "Highest learning rate of the other schedules.", minimum=0)
-    warmup_steps: int = setting(8_000, "Steps of the rise.", minimum=1)
-    decay_steps: int = setting(0, "Steps of the fall of warmup_stable_decay.", minimum=0)
+    warmup_steps: int = setting(8_000, "Length of the warm-up.", minimum=1)
+    decay_steps: int = setting(0, "Length of the decay of warmup_stable_decay.", minimum=0)
     final_fraction: float = setting(
-        0.0, "Where cosine and warmup_stable_decay end, as part of the peak.", minimum=0, maximum=1
+        0.0,
+        "Final learning rate of cosine and warmup_stable_decay, as a fraction of the peak.",
+        minimum=0,
+        maximum=1,
     )
 
 
@@ -348,24 +364,25 @@ SCHEDULE_TRAITS: Mapping[ScheduleKind, ScheduleTraits] = {
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how exactly, and from what."""
+    """How long to train, at which precision, and from which weights."""
 
     start_from: str = setting(
         "",
-        "Start with the weights of this run, by its best checkpoint, or of the folder of one of "
-        "its checkpoints; optimizer and schedule are new.",
+        "Start from the weights of this run (its best checkpoint) or of this checkpoint folder; "
+        "optimizer and schedule start afresh.",
         is_run=True,
     )
     start_from_average: int = setting(
-        1, "Start with the mean of the latest so many checkpoints of that run.", minimum=1
+        1, "Start from the average of that run's latest N checkpoints.", minimum=1
     )
     freeze_embeddings: bool = setting(
-        False, "Leave the embeddings as they are, tied output included; not with fused kernels."
+        False,
+        "Do not train the embeddings and the tied output layer; not available with fused kernels.",
     )
     steps: int | None = setting(
         None,
-        "Stop after this step. Fixed for the schedules that end with it, cosine and "
-        "warmup_stable_decay.",
+        "Stop after this step. Cannot change on a resumed run with cosine or "
+        "warmup_stable_decay, which end at this step.",
         minimum=1,
         may_change=True,
     )
@@ -374,7 +391,7 @@ class TrainingSettings:
     )
     hours: float | None = setting(
         None,
-        "Stop after this much wall time, all attempts of the run together.",
+        "Stop after this much wall time, summed over all attempts of the run.",
         minimum=0,
         may_change=True,
     )
@@ -386,33 +403,36 @@ class TrainingSettings:
     )
     stop_when_gain_unlikely: float | None = setting(
         None,
-        "Stop once half as many steps again are no likelier than this to bring 0.02 nats or 0.5 "
-        "BLEU on the first validation set, as the report judges it; from the tenth evaluation on.",
+        "Stop once the probability that 50% more steps would gain 0.02 nats or 0.5 BLEU on the "
+        "first validation set, as in the report, is at most this; from the tenth evaluation on.",
         minimum=0,
         maximum=0.5,
         may_change=True,
     )
     label_smoothing: float = setting(
-        0.1, "Share of the target spread over all words.", minimum=0, maximum=0.9
+        0.1, "Share of the target probability spread over all words.", minimum=0, maximum=0.9
     )
     subword_dropout: float = setting(
         0.0,
-        "Cut words anew in every epoch, leaving out this share of BPE's merges, for small corpora; "
-        "0.1 is usual. Packing rows then takes several times as long.",
+        "BPE dropout for small corpora: split words afresh in every epoch, skipping this share "
+        "of merges; 0.1 is usual. Learning then takes longer and packing rows "
+        "several times as long; on Multi30k it did not help.",
         minimum=0,
         maximum=0.5,
     )
     precision: Precision = setting(
-        "float32", "Of the arithmetic; weights and moments are always float32."
+        "float32", "Arithmetic precision; weights and optimizer moments are always float32."
     )
     kernels: Literal["auto", "fused", "compiled", "plain"] = setting(
         "auto",
-        "fused: our own kernels, for 16-bit precision on NVIDIA GPUs from 2020 on; compiled: what "
-        "PyTorch's compiler makes for any GPU since 2017; plain: those of PyTorch, anywhere; auto: "
-        "the first of these that run.",
+        "fused: Dragoman's own kernels, for 16-bit precision on NVIDIA GPUs from 2020 on; "
+        "compiled: PyTorch's compiler, for GPUs from 2017 on; plain: ordinary PyTorch, anywhere; "
+        "auto: the first of these that works.",
         may_change=True,
     )
-    seed: int = setting(1, "Of the first weights, of dropout and of the order of pairs.", minimum=0)
+    seed: int = setting(
+        1, "Random seed of the initial weights, dropout and the order of pairs.", minimum=0
+    )
     max_skipped_steps: int = setting(
         20,
         "Stop after this many steps in a row without a finite gradient.",
@@ -426,21 +446,24 @@ class EvaluationSettings:
     """What is measured during training."""
 
     every_steps: int = setting(
-        1_000, "Evaluate this often, and at the end.", minimum=1, may_change=True
+        1_000,
+        "Steps between evaluations; there is always one at the end.",
+        minimum=1,
+        may_change=True,
     )
     train_sample_pairs: int = setting(
-        1_000, "Training pairs whose loss is measured in evaluation mode too.", minimum=1
+        1_000, "Training pairs whose loss is also measured in evaluation mode.", minimum=1
     )
     beam: int = setting(
-        1, "Beam of the BLEU during training; 1 is greedy.", minimum=1, maximum=LARGEST_BEAM
+        1, "Beam size for BLEU during training; 1 is greedy.", minimum=1, maximum=LARGEST_BEAM
     )
     bleu_tokenize: Literal["13a", "intl", "char", "zh", "none"] = setting(
         "13a", "sacreBLEU's tokenizer; none for text that is already tokenised."
     )
     bleu_pairs: int = setting(
-        0, "Score BLEU on at most this many pairs of each set; 0 is all.", minimum=0
+        0, "Compute BLEU on at most this many pairs of each set; 0 means all.", minimum=0
     )
-    samples: int = setting(5, "Sentences shown at every evaluation.", minimum=0)
+    samples: int = setting(5, "Number of sample sentences shown at every evaluation.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -448,11 +471,16 @@ class CheckpointSettings:
     """When to save, and what to keep."""
 
     every_steps: int = setting(
-        1_000, "Save this often, and at the end.", minimum=1, may_change=True
+        1_000,
+        "Steps between checkpoints; there is always one at the end.",
+        minimum=1,
+        may_change=True,
     )
-    keep_latest: int = setting(3, "Keep this many of the latest.", minimum=1, may_change=True)
+    keep_latest: int = setting(
+        3, "Keep this many of the latest checkpoints.", minimum=1, may_change=True
+    )
     keep_best: bool = setting(
-        True, "Keep those of the best loss and the best BLEU too.", may_change=True
+        True, "Also keep the checkpoints with the best loss and the best BLEU.", may_change=True
     )
 
 
@@ -462,14 +490,14 @@ class TranslationSettings:
 
     beam: int = setting(
         4,
-        "Hypotheses followed at a time; 1 is greedy.",
+        "Beam size; 1 is greedy.",
         minimum=1,
         maximum=LARGEST_BEAM,
         may_change=True,
     )
     patience: int = setting(
         2,
-        "A sentence is done once this times beam hypotheses have ended.",
+        "A sentence is finished once patience x beam hypotheses have ended.",
         minimum=1,
         maximum=LARGEST_PATIENCE,
         may_change=True,
@@ -491,150 +519,158 @@ class TranslationSettings:
 
 @dataclass(frozen=True)
 class DistributedSettings:
-    """How several workers make one run."""
+    """How several workers share one run."""
 
     sync: Literal["gradients", "local", "auto"] = setting(
         "gradients",
-        "gradients: workers meet at every step, and the batches are the same however many there "
-        "are; so are the losses without dropout, up to rounding (each worker has its own dropout). "
-        "local: workers make local_steps steps alone, each on its share of the batch, then take an "
-        "outer step on the mean of where they got to: a small part of the bytes, for slow links. "
-        "Trade-off: the run then depends on the number of workers, and losses fall a "
-        "little differently. auto: links and steps are measured when a run begins; gradients where "
-        "they cost under a twentieth of a step, in float32 or bf16, else local steps, with "
-        "local_steps, local_fragments, local_delay and compression as the link can carry them; "
-        "`dragoman check` tells which. The run's config.toml says what was chosen, and a resumed "
-        "run keeps it.",
+        "gradients: workers synchronize at every step, and the batches are the same for any "
+        "number of workers; so are the losses without dropout, up to rounding (each worker draws "
+        "its own dropout). local: each worker takes local_steps steps alone on its share of the "
+        "batch, then all take an outer step on the mean of their weights: far fewer bytes, for "
+        "slow links. Trade-off: the run then depends on the number of workers, and losses fall "
+        "slightly differently. auto: measures links and steps when a run begins and chooses "
+        "gradients where they cost under 5% of a step, in float32 or bf16, otherwise local "
+        "steps, with local_steps, local_fragments, local_delay and compression to suit the link; "
+        "`dragoman check` shows the choice. It is written to the run's config.toml, and a "
+        "resumed run keeps it.",
     )
-    local_steps: int = setting(32, "Steps between meetings, if sync is local.", minimum=1)
+    local_steps: int = setting(32, "Steps between two exchanges, if sync is local.", minimum=1)
     local_fragments: int = setting(
         1,
-        "Cut the parameters into this many parts that meet one after the other, each travelling "
-        "while the workers go on, so that the link is used evenly.",
+        "Split the parameters into this many parts that are exchanged in turn while the workers "
+        "keep training, so that the link is used evenly.",
         minimum=1,
     )
     local_delay: int | None = setting(
         None,
-        "Steps that an exchange may travel before its outer step is made, if sync is local "
-        "(default: until the next one sets out); 0 waits for it at once.",
+        "Steps an exchange may take before its outer step is applied, if sync is local (default: "
+        "until the next exchange starts); 0 waits for it immediately.",
+        minimum=0,
+    )
+    local_rate: float | None = setting(
+        None,
+        "Learning rate of local steps, as a multiple of the schedule's, if sync is local (default: "
+        "the root of the number of workers, at most 2). Adam divides by the size of a gradient, "
+        "and that of a worker's share is larger, being noisier: at the schedule's own rate the "
+        "mean of the workers would go less far than one worker with the whole batch.",
         minimum=0,
     )
     outer_learning_rate: float = setting(
-        0.7,
-        "Of the outer step, if sync is local; 1 with no momentum is plain averaging.",
+        1.0,
+        "Learning rate of the outer step, if sync is local; 1 without momentum is plain averaging.",
         minimum=0,
     )
     outer_momentum: float = setting(
-        0.3,
-        "Nesterov momentum of the outer step, if sync is local; more for hundreds of local steps.",
+        0.0,
+        "Nesterov momentum of the outer step, if sync is local; raise it for hundreds of local "
+        "steps.",
         minimum=0,
         maximum=0.999,
     )
     compression: Compression = setting(
         "none",
-        "How gradients or, with local steps, differences of weights travel: float32, 16 bits "
-        "(half the bytes); gradients only: low-rank factors (a small part of the bytes, "
-        "approximate; its memory of past errors is not saved); local steps only: 8 or 4 bits, "
-        "whose rounding errors are kept and sent later.",
+        "How gradients or, with local steps, weight differences are sent: none is float32, bf16 "
+        "and fp16 half the bytes; powersgd (gradients only) sends low-rank approximations, a "
+        "small fraction of the bytes, and does not save its error feedback; int8 and int4 (local "
+        "steps only) keep their rounding errors and send them later.",
     )
     powersgd_rank: int = setting(4, "Rank of powersgd's factors.", minimum=1)
     bucket_megabytes: float = setting(
         4.0,
-        "Gradients are sent in buckets of this size while the backward pass goes on; with fused "
-        "kernels all at once, after it.",
+        "Gradients are sent in buckets of this size during the backward pass; with fused kernels "
+        "all at once after it.",
         minimum=0.1,
         may_change=True,
     )
     balance: bool = setting(
         False,
-        "Share the rows of a step out in proportion to what each worker was measured to do before "
-        "the first step, and correct that slowly while training: for machines of unequal speed. "
-        "The batches and their order stay as they are. With plain kernels.",
+        "Give each worker a share of a step's rows in proportion to its speed, measured before "
+        "the first step and slowly adjusted while training: for machines of unequal speed. "
+        "Batches and their order do not change. Uses plain kernels.",
         may_change=True,
     )
     interface: str = setting(
         "",
-        "Network interface to use on every machine (default: the one on the way to the others).",
+        "Network interface to use on every machine (default: the one that routes to the others).",
         may_change=True,
     )
     port: int = setting(
         0,
-        "Port of the rendezvous on the machine that launches; 0 takes a free one.",
+        "Port of the rendezvous on the launching machine; 0 picks a free one.",
         minimum=0,
         maximum=65_535,
         may_change=True,
     )
     min_workers: int | None = setting(
         None,
-        "Go on with as few workers as this when machines are lost (default: wait for all).",
+        "Continue with as few workers as this when machines are lost (default: wait for all).",
         minimum=1,
         may_change=True,
     )
     wait_seconds: float = setting(
         600.0,
-        "Wait this long for missing machines, then stop.",
+        "How long to wait for missing machines before stopping.",
         minimum=1,
         maximum=LONGEST_WAIT_SECONDS,
         may_change=True,
     )
     timeout_seconds: float = setting(
         120.0,
-        "A worker whose process stands still for this long is treated as dead. Workers wait as "
-        "long for each other's messages.",
+        "A worker without a heartbeat for this long is treated as dead. Workers wait this long "
+        "for each other's messages.",
         minimum=5,
         maximum=LONGEST_WAIT_SECONDS,
         may_change=True,
     )
     max_restarts: int = setting(
-        100, "Restart at most this often after faults.", minimum=0, may_change=True
+        100, "Maximum number of restarts after faults.", minimum=0, may_change=True
     )
 
 
 @dataclass(frozen=True)
 class LoggingSettings:
-    """Where the run is told of, beside its own folder."""
+    """Experiment trackers, in addition to the run folder."""
 
     trackers: tuple[TrackerKind, ...] = setting(
         ("tensorboard",),
-        "tensorboard: files in the run folder. wandb (online, or as WANDB_MODE says), mlflow (at "
-        "MLFLOW_TRACKING_URI, or a database in the run folder) and trackio each need `pip install "
-        "dragoman[...]`. A resumed run goes on as the same tracked run.",
+        "tensorboard: files in the run folder. wandb (online, or as set by WANDB_MODE), mlflow "
+        "(MLFLOW_TRACKING_URI, or a database in the run folder) and trackio each need `pip "
+        "install dragoman[...]`. A resumed run continues the same tracked run.",
         may_change=True,
     )
 
 
 @dataclass(frozen=True)
 class NotifySettings:
-    """Who is told of the run, and when; by the machine that the command was given on."""
+    """Notifications, sent from the machine on which the command was started."""
 
     command: str = setting(
         "",
-        "Given to the shell, with DRAGOMAN_EVENT, DRAGOMAN_RUN and DRAGOMAN_MESSAGE, and JSON on "
-        "its standard input.",
+        "Shell command; gets DRAGOMAN_EVENT, DRAGOMAN_RUN and DRAGOMAN_MESSAGE in its "
+        "environment, and JSON on its standard input.",
         may_change=True,
     )
     webhook: str = setting(
         "",
-        "An http or https address that gets JSON: event, run, message and, for chats, text.",
+        "URL that receives JSON: event, run, message and, for chat services, text.",
         may_change=True,
     )
     on: tuple[NotifyEvent, ...] = setting(
         ("end", "failure", "verdict"),
         "end: the run is complete or was stopped. failure: it ended with an error. verdict: an "
-        "answer of the report has changed.",
+        "answer in the report changed.",
         may_change=True,
     )
 
 
 @dataclass(frozen=True)
 class StageSettings:
-    """From a step on, other weights of the training texts; any number of stages."""
+    """Different weights of the training texts from a given step on; any number of stages."""
 
     from_step: int = setting(1, "The first step of the stage.", minimum=1)
     weights: Mapping[str, float] = setting(
         {},
-        "Weights by name, instead of those under `train`, which hold for all that are not named; "
-        "0 leaves a text out.",
+        "Weights by name; texts not named keep their weight under `train`; 0 leaves a text out.",
         minimum=0,
     )
 

@@ -101,9 +101,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such config file") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a folder, not a config file") from None
+        raise UserError(f"{path} is a folder, not a config file") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8 text, so not a TOML config file") from None
+        raise UserError(f"{path} is not UTF-8 text, so it cannot be a TOML config file") from None
     except (ValueError, RecursionError) as error:  # Python refuses thousands of digits or brackets.
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
@@ -112,7 +112,9 @@ def _apply_override(table: dict[str, Any], override: str) -> list[str]:
     """Put one `a.b=c` into the table; a bare word on the right is a string."""
     key, equals, value = override.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)+", key.strip()):
-        return [f"override {override!r}: write section.setting=value, as in training.steps=1000"]
+        return [
+            f"override {override!r}: write section.setting=value, for example training.steps=1000"
+        ]
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
@@ -191,7 +193,7 @@ class _Reader:
         try:
             return str(self.base / Path(value).expanduser())
         except RuntimeError:
-            self.problems.append(f"{name}: no such user's home: {_toml(value)}")
+            self.problems.append(f"{name}: no home folder for that user: {_toml(value)}")
             return value
 
     def _wrong(self, name: str, value: Any, wanted: str) -> None:

@@ -46,23 +46,25 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
 def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
     problems = []
     if not corpus.folder:
-        problems.append('corpus.folder is missing: name a folder, as in folder = "prepared/mine"')
+        problems.append(
+            'corpus.folder is missing: name a folder, for example folder = "prepared/mine"'
+        )
     if not corpus.train:
         problems.append(
-            "corpus.train is missing: name at least one text, as in "
-            'train = [{ source = "train.en", target = "train.de" }]'
+            "corpus.train is missing: name at least one text, for example train = "
+            '[{ source = "train.en", target = "train.de" }]'
         )
     texts = [(f"corpus.train[{index}]", text) for index, text in enumerate(corpus.train)]
     for kind, named in (("validation", corpus.validation), ("test", corpus.test)):
         texts += [(f"corpus.{kind}.{name}", text) for name, text in named.items()]
         problems += [
-            f"corpus.{kind}.{name}: a name may hold letters, digits, '-', '_' and '.' only, "
+            f"corpus.{kind}.{name}: a name may only contain letters, digits, '-', '_' and '.', "
             "and not begin with '.'"
             for name in named
             if not re.fullmatch(SET_NAME, name)
         ]
     problems += [
-        f"corpus.{side}_language: a label may hold no control characters"
+        f"corpus.{side}_language: must not contain control characters"
         for side in ("source", "target")
         if not re.fullmatch(LINE, getattr(corpus, f"{side}_language"))
     ]
@@ -86,15 +88,15 @@ def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings])
     texts = [*corpus.train, *(text for named in sets.values() for text in named.values())]
     for tag in sorted({text.tag for text in texts} - {""}):
         if not re.fullmatch(TAG, tag):
-            yield f"the tag {tag!r} must be written in angle brackets without blanks, as in <2de>"
+            yield f"the tag {tag!r} must be in angle brackets without spaces, for example <2de>"
     for place, name in enumerate(names):
         if not re.fullmatch(SET_NAME, name):
             yield (
-                f"corpus.train[{place}].name = {name!r} may hold letters, digits, '-', '_' and '.' "
-                "only, and not begin with '.'"
+                f"corpus.train[{place}].name = {name!r} may only contain letters, digits, '-', "
+                "'_' and '.', and not begin with '.'"
             )
         if name in names[:place]:
-            yield f"corpus.train[{place}].name: two texts are called {name}; rename one"
+            yield f"corpus.train[{place}].name: two texts are named {name}; rename one"
     weights = {name: text.weight for name, text in zip(names, corpus.train, strict=True)}
     if weights and not any(weights.values()):
         yield "corpus.train: every weight is 0; give at least one text a weight"
@@ -105,7 +107,9 @@ def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings])
         yield "weights, corpus.temperature and stages need several texts under corpus.train"
     for place, stage in enumerate(stages):
         if place and stage.from_step <= stages[place - 1].from_step:
-            yield f"stages[{place}].from_step = {stage.from_step} must come after the stage before"
+            yield (
+                f"stages[{place}].from_step = {stage.from_step} must come after the previous stage"
+            )
         for name in stage.weights.keys() - weights.keys():
             yield f"stages[{place}].weights.{name}: no such text; known: {', '.join(names)}"
         if not any({**weights, **stage.weights}.values()):
@@ -117,19 +121,20 @@ def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection
     per_side = [name for name in ("source_model", "target_model") if getattr(vocabulary, name)]
     if vocabulary.joint and per_side:
         problems.append(
-            f"vocabulary.{per_side[0]} needs joint = false; a joint vocabulary is given as model"
+            f"vocabulary.{per_side[0]} needs joint = false; use vocabulary.model for a joint "
+            "vocabulary"
         )
     if not vocabulary.joint and vocabulary.model:
         problems.append(
             "vocabulary.model is for joint = true; give source_model and target_model instead"
         )
     if len(per_side) == 1:
-        problems.append(f"vocabulary.{per_side[0]} is given without its other side")
+        problems.append(f"vocabulary.{per_side[0]} needs the model of the other side too")
     if vocabulary.from_run and (vocabulary.model or per_side):
-        problems.append("vocabulary.from_run and a model are two vocabularies; remove one")
+        problems.append("vocabulary.from_run and vocabulary models exclude each other; remove one")
     if vocabulary.model or per_side or vocabulary.from_run:
         problems += [
-            f"vocabulary.{name} has no effect on a vocabulary that is given; remove it"
+            f"vocabulary.{name} has no effect on an existing vocabulary; remove it"
             for name in ("kind", "size", "sample_pairs", "character_coverage")
             if f"vocabulary.{name}" in given
         ]
@@ -155,8 +160,8 @@ def _batch_contradictions(config: Config) -> list[str]:
         )
     if batches.row_tokens < cleaning.max_tokens:
         problems.append(
-            f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of "
-            f"cleaning.max_tokens = {cleaning.max_tokens}; raise one or lower the other"
+            f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of cleaning.max_tokens "
+            f"= {cleaning.max_tokens}; raise the first or lower the second"
         )
     return problems
 
@@ -167,12 +172,11 @@ def _start_contradictions(config: Config) -> list[str]:
         problems.append("training.start_from_average has no effect without training.start_from")
     if training.freeze_embeddings and not training.start_from:
         problems.append(
-            "training.freeze_embeddings would leave random embeddings as they are; set "
-            "training.start_from"
+            "training.freeze_embeddings would freeze random embeddings; set training.start_from"
         )
     if training.freeze_embeddings and config.optimizer.weight_decay:
         problems.append(
-            "training.freeze_embeddings leaves embeddings as they are, optimizer.weight_decay "
+            "training.freeze_embeddings keeps embeddings unchanged, optimizer.weight_decay "
             "shrinks them; remove one"
         )
     return problems
@@ -205,7 +209,9 @@ def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str
             f"{schedule.warmup_steps} and decay_steps = {schedule.decay_steps}"
         )
     if "decay_steps" in traits.reads and not schedule.decay_steps:
-        problems.append("schedule.decay_steps is missing: over how many steps is the fall?")
+        problems.append(
+            "schedule.decay_steps is missing: over how many steps should the learning rate fall?"
+        )
     return problems
 
 
@@ -242,7 +248,7 @@ def _distributed_contradictions(
 ) -> list[str]:
     problems = []
     local = {"local_steps", "local_fragments", "local_delay"}
-    outer = {"outer_learning_rate", "outer_momentum"}
+    rates = {"local_rate", "outer_learning_rate", "outer_momentum"}
     if distributed.sync == "auto":
         chosen = local | {"compression"}
         return [
@@ -253,12 +259,12 @@ def _distributed_contradictions(
     if distributed.sync == "gradients" and distributed.compression in FEW_BITS:
         problems.append(
             f'distributed.compression = "{distributed.compression}" needs sync = "local": so few '
-            "bits are enough for differences of weights, not for gradients"
+            "bits suffice for weight differences, not for gradients"
         )
     if distributed.sync == "gradients":
         problems += [
             f'distributed.{name} needs sync = "local", but sync is "gradients"'
-            for name in sorted(local | outer)
+            for name in sorted(local | rates)
             if f"distributed.{name}" in given
         ]
     elif distributed.local_fragments > distributed.local_steps:
@@ -268,8 +274,8 @@ def _distributed_contradictions(
         )
     elif (distributed.local_delay or 0) > distributed.local_steps:
         problems.append(
-            f"distributed.local_delay = {distributed.local_delay} is more than "
-            f"local_steps = {distributed.local_steps}: the next exchange would set out before"
+            f"distributed.local_delay = {distributed.local_delay} is more than local_steps = "
+            f"{distributed.local_steps}: the next exchange would start before it arrives"
         )
     return problems
 
@@ -285,7 +291,7 @@ def _powersgd_contradictions(config: Config, given: Collection[str]) -> list[str
         return problems
     if config.distributed.sync == "local":
         problems.append(
-            "distributed.compression = 'powersgd' works on gradients; with sync = \"local\" "
+            "distributed.compression = 'powersgd' only works on gradients; with sync = \"local\" "
             "choose none, bf16 or fp16"
         )
     if config.training.precision == "float16":

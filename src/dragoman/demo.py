@@ -1,8 +1,9 @@
-"""The whole story on the embedded corpus: prepare, train, translate, explain."""
+"""The whole workflow on a small built-in corpus: prepare, train, translate, explain."""
 
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -19,43 +20,58 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 SENTENCES_SHOWN = 10
+ANSWERS_SHOWN = 5
 
 
 def run_demo(folder: Path) -> "Stop":
-    """Make the corpus, train a small model on it, and show what it has learnt, if it got there."""
+    """Create the corpus, train a small model on it, and show what it learned if it finished."""
     from dragoman.cluster.hosts import Host
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
     from dragoman.inference.commands import TrainedChoice, evaluate_run
+    from dragoman.inspection.command import inspect_prepared
     from dragoman.report.page.report_page import write_report
     from dragoman.training.start import train_on
     from dragoman.training.stopping import Stop
 
     config_path = write_text_and_config(folder)
-    say(f"A small corpus of English and German text is in {folder}/text.\n")
+    dragoman, run = _installed("dragoman"), folder / "run"
+    say(
+        f"""\
+This demo trains a small English-German translation model on two workers of this
+machine and explains the run. It takes a few minutes and writes only to {folder}/.
+
+1. Prepare the corpus ({folder}/text)
+"""
+    )
     config = load_config(config_path)
     print(summarize(prepare(config)), flush=True)
-    run = folder / "run"
-    say(f"\nNow a small Transformer learns to translate it ({config_path} has the settings).")
-    say(f"To see it learn, in another terminal: {_installed('dragoman')} watch {run} --wait\n")
+    inspect_prepared(config)
+    say(
+        f"""
+2. Train a small Transformer (settings: {config_path})
+   To watch it in a browser, run this in another terminal:
+   {dragoman} watch {run} --wait
+"""
+    )
     stop = train_on([Host("", WORKERS)], config, str(run))
     if stop is Stop.SIGNAL:
         return stop
-    say("\nThe test set, which it has never seen:\n")
-    choice = TrainedChoice(str(run))
-    _show_translations(evaluate_run(choice, None, None))
+    say("\n3. Translate the test set, which the model has never seen\n")
+    _show_translations(evaluate_run(TrainedChoice(str(run)), None, None))
+    say("\n4. Explain the run\n")
     page = write_report(run)
-    dragoman = _installed("dragoman")
+    _show_answers(run)
     say(
         f"""
-The report, with answers to the questions everyone asks: {page}
+The full report: {page}
 
 What to try next:
   echo 'Ben has been learning Danish for two years.' | {dragoman} translate {run}
   {_installed("tensorboard")} --logdir {run}/tensorboard
   {dragoman} train {config_path} --workers 2 --run {folder}/wider model.d_model=256
   {dragoman} compare {run} {folder}/wider
-  {dragoman} settings    # all there is to set"""
+  {dragoman} settings    # all settings"""
     )
     return stop
 
@@ -67,7 +83,7 @@ def write_text_and_config(folder: Path) -> Path:
     config_path, text, aside = folder / "demo.toml", folder / "text", folder / ".text"
     if not config_path.exists():
         if text.exists():
-            raise UserError(f"{text} is there already: choose another --folder")
+            raise UserError(f"{text} already exists: choose another --folder")
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(config_path, files("dragoman.corpus").joinpath("demo.toml").read_bytes())
     if not text.exists():
@@ -90,3 +106,15 @@ def _show_translations(evaluated: Sequence["Evaluated"]) -> None:
         count = len(one.source)
         for index in range(0, count, max(1, count // SENTENCES_SHOWN))[:SENTENCES_SHOWN]:
             print(f"\n  {one.source[index]}\n  {one.translations[index]}")
+
+
+def _show_answers(run: Path) -> None:
+    """The questions that people ask first, each with its answer in a few words."""
+    from dragoman.report.answers import answer_all
+    from dragoman.report.evidence import load_evidence
+    from dragoman.report.findings.analysis import analyse
+
+    evidence = load_evidence(run, time.time())
+    for answer in answer_all(evidence, analyse(evidence))[:ANSWERS_SHOWN]:
+        note = f" ({answer.note})" if answer.note else ""
+        print(f"  {answer.question} {answer.headline}{note}", flush=True)

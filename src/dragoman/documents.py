@@ -221,7 +221,7 @@ def describe(hint: Any) -> str:
         return f"{' or '.join(known)} or null"
     if origin is tuple:
         return "a list"
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a plain text"}
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a plain string"}
     return names.get(hint, "an object")
 
 
@@ -260,4 +260,4 @@ def _shown(value: Any) -> str:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

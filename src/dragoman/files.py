@@ -92,7 +92,9 @@ def exclusive(folder: Path, purpose: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder}: another process is busy {purpose}; wait for it") from None
+            raise UserError(
+                f"{folder}: another process is {purpose}; wait until it is done"
+            ) from None
         yield
     finally:
         os.close(lock)

@@ -1,4 +1,4 @@
-"""Tells someone of a run: a command or a webhook of the user's choice, which never hurts it."""
+"""Notifications about a run, by a command or a webhook; failures never hurt the run."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def _run_command(command: str, notice: Notice) -> None:
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise OSError(
-            f"the command ended with {done.returncode}" + (f": {said[-1]}" if said else "")
+            f"the command exited with code {done.returncode}" + (f": {said[-1]}" if said else "")
         )
 
 

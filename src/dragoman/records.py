@@ -23,14 +23,14 @@ class Beginning:
     workers: int = item("how many")
     hosts: tuple[str, ...] = item("host of each worker, by rank", pattern=HOST)
     device: str = item('"cpu" or "cuda"')
-    device_name: str = item("what the device calls itself")
-    precision: str = item("of the arithmetic")
-    rows_per_device: int = item("rows that a device handles at once")
-    checkpoint: str | None = item("name of the one it goes on from; null at step 0")
-    reason: str | None = item("`resume`, `restart`: why; the first cause of a fault", default=None)
+    device_name: str = item("name that the device reports")
+    precision: str = item("arithmetic precision")
+    rows_per_device: int = item("rows that a device processes at once")
+    checkpoint: str | None = item("name of the one it continues from; null at step 0")
+    reason: str | None = item("`resume`, `restart`: why; the root cause of a fault", default=None)
     lost: tuple[str, ...] | None = item("`restart`: machines that left", default=None, pattern=HOST)
     joined: tuple[str, ...] | None = item(
-        "`restart`: machines that came", default=None, pattern=HOST
+        "`restart`: machines that joined", default=None, pattern=HOST
     )
 
 
@@ -41,8 +41,8 @@ class Link:
     hosts: tuple[str, str] = item("from, to", pattern=HOST)
     interface: str = item("of the sender")
     address: str = item("of the sender")
-    speed_mbit: int | None = item("what the interface claims")
-    goodput_bytes_per_second: float = item("what it carries")
+    speed_mbit: int | None = item("speed that the interface advertises")
+    goodput_bytes_per_second: float = item("measured")
     latency_seconds: float = item("one way")
 
 
@@ -55,10 +55,10 @@ class Calibration:
     )
     seconds_compute_by_worker: tuple[float, ...] = item("the same, by rank")
     seconds_all_reduce: float | None = item(
-        "sum of a gradient-sized buffer alone, in the pieces in which it travels; null with one "
-        "worker, and with powersgd, whose sums are only a part of its exchange"
+        "all-reduce of a gradient-sized buffer alone, in the pieces in which it is sent; null "
+        "with one worker, and with powersgd, for which it is only a part of the exchange"
     )
-    bytes_per_step: float = item("sent by one machine in theory, 0 with one")
+    bytes_per_step: float = item("sent by one machine in theory, 0 with a single machine")
     gradient_bytes: int = item("before compression")
     parameters: int = item("of the model")
     compression: str = item("`distributed.compression`")
@@ -66,10 +66,10 @@ class Calibration:
     peak_flops: float = item("of one device, measured on a matrix product")
     seconds_all_reduce_latency: float | None = item("of a single number", default=None)
     all_reduce_measured_bytes: int | None = item(
-        "on slow links a part is measured and the rest extrapolated", default=None
+        "on slow links part of it is measured and the rest extrapolated", default=None
     )
     balanced_rows: tuple[int, ...] | None = item(
-        "rows of a step that each worker was given for it, by rank; null if all get the same",
+        "rows per step that each worker got for it, by rank; null if all get the same number",
         default=None,
     )
 
@@ -84,7 +84,7 @@ class WorkerSeconds:
 
 @dataclass(frozen=True)
 class CorpusStep:
-    """What one corpus of a mix gave to a step."""
+    """What one corpus of a mix contributed to a step."""
 
     pairs: int = item("of sentences")
     target_tokens: int = item("real ones")
@@ -96,15 +96,15 @@ class TrainStep:
     """One step; the phase times are those of the worker that wrote the file."""
 
     loss: float = item("mean per target token of the global batch, dropout on")
-    nll: float = item("likewise, without label smoothing")
+    nll: float = item("the same without label smoothing")
     learning_rate: float = item("of this step")
     gradient_norm: float = item(
-        "global, before clipping (with local steps: that of the worker that wrote the file)"
+        "global norm, before clipping (with local steps: of the worker that wrote the file)"
     )
-    target_tokens: int = item("real ones (no padding) in the global batch")
+    target_tokens: int = item("in the global batch, padding not counted")
     source_tokens: int = item("likewise")
     pairs: int = item("of sentences")
-    slots: int = item("target slots of the global batch, padding included")
+    slots: int = item("target slots in the global batch, padding included")
     epoch: float = item("passes over the corpus so far, as a fraction")
     seconds: float = item(
         "wall time, evaluation and checkpoints excluded; the next five add up to it"
@@ -112,7 +112,7 @@ class TrainStep:
     seconds_data: float = item("waiting for a batch")
     seconds_compute: float = item("forward and backward pass")
     seconds_exposed_communication: float = item(
-        "waiting for gradients of others, not hidden behind the backward pass"
+        "waiting for other workers' gradients, not hidden behind the backward pass"
     )
     seconds_optimizer: float = item("update of the weights")
     seconds_other: float = item("the rest")
@@ -120,8 +120,8 @@ class TrainStep:
     fastest: WorkerSeconds | None = item("likewise", default=None)
     loss_scale: float | None = item("float16 only", default=None)
     skipped: bool = item(
-        "true if a gradient was not finite and the weights were left as they were (with local "
-        "steps: by the worker that wrote the file; others may have gone on)",
+        "true if a gradient was not finite and the weights were left unchanged (with local "
+        "steps: on the worker that wrote the file; others may have continued)",
         default=False,
     )
     repeated: bool = item("true if an earlier attempt made this step too", default=False)
@@ -143,12 +143,10 @@ class Evaluation:
     chrf: float = item("chrF of the translations")
     signature: str = item("how BLEU was computed")
     chrf_signature: str = item("how chrF was computed")
-    seconds: float = item("it took; the training sample's are in the first set's")
-    repeated: bool = item("true if an earlier attempt made it too", default=False)
+    seconds: float = item("duration; that of the training sample is included in the first set")
+    repeated: bool = item("true if an earlier attempt made this evaluation too", default=False)
     is_old: bool = item("true for a set of the run that this one started from", default=False)
-    gain: float | None = item(
-        "BLEU less that of the weights that the run started from", default=None
-    )
+    gain: float | None = item("BLEU minus that of the weights the run started from", default=None)
     gain_interval: tuple[float, float] | None = item(
         "95%, by paired bootstrap over sentences", default=None
     )
@@ -160,15 +158,15 @@ class CheckpointSaved:
 
     name: str = item("of its folder")
     bytes: int = item("of its files")
-    seconds_blocking: float = item("training stood still")
-    seconds_background: float = item("it took beside the training")
+    seconds_blocking: float = item("during which training was paused")
+    seconds_background: float = item("duration, in parallel with training")
 
 
 @dataclass(frozen=True)
 class CheckpointFailed:
     """A checkpoint could not be written; training continues."""
 
-    reason: str = item("what the system said")
+    reason: str = item("error from the operating system")
 
 
 @dataclass(frozen=True)
@@ -245,18 +243,18 @@ class SampleTranslation:
     time: float = item("of writing")
     source: str = item("the sentence")
     reference: str = item("its translation in the validation set")
-    translation: str = item("what the model made of it")
+    translation: str = item("the model's translation")
 
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU in a line of the monitor; what it does not tell (no NVML, MIG, vGPU) is null."""
+    """One GPU in a line of the monitor; values it does not report (no NVML, MIG, vGPU) are null."""
 
-    index: int = item("as torch counts those that the run uses")
+    index: int = item("index in torch's numbering")
     name: str = item("of the model")
     utilization: float | None = item(
-        "percentage of time in which any kernel ran, of whatever process: waiting inside a "
-        "collective counts as busy"
+        "percentage of time in which any kernel of any process ran: waiting inside a collective "
+        "counts as busy"
     )
     memory_bytes: int | None = item("in use")
     memory_total_bytes: int | None = item("there is")
@@ -268,9 +266,9 @@ class GpuSample:
 class InterfaceSample:
     """One network interface in a line of the monitor."""
 
-    received_bytes: int = item("a counter that only grows, until a reboot")
+    received_bytes: int = item("a counter that only grows until a reboot")
     sent_bytes: int = item("likewise")
-    speed_mbit: int | None = item("what the interface claims")
+    speed_mbit: int | None = item("speed that the interface advertises")
 
 
 @dataclass(frozen=True)
@@ -284,9 +282,9 @@ class MachineSample:
     memory_bytes: int = item("in use")
     memory_total_bytes: int = item("there is")
     process_memory_bytes: int = item("in use by the machine's first worker")
-    disk_read_bytes: int | None = item("a counter that only grows, until a reboot")
+    disk_read_bytes: int | None = item("a counter that only grows until a reboot")
     disk_written_bytes: int | None = item("likewise")
-    disk_free_bytes: int = item("where the run folder lies")
+    disk_free_bytes: int = item("on the disk of the run folder")
     gpus: tuple[GpuSample, ...] = item("those that the run uses")
     interfaces: Mapping[str, InterfaceSample] = item("by name")
 
@@ -319,7 +317,7 @@ class CheckpointState:
     progress: Mapping[str, Any] = item(
         "place in the corpus, best scores, the device and the rows it handles at once"
     )
-    optimizer: Mapping[str, float] = item("the few numbers beside the moments")
+    optimizer: Mapping[str, float] = item("scalar state other than the moments")
     scores: Scores = item("of this step")
     files: Mapping[str, SavedFile] = item("the tensors' files, by name")
 
@@ -337,7 +335,7 @@ class CheckpointEntry:
     nll: float | None = item("likewise")
     bleu: float | None = item("likewise")
     is_only_best: bool = item(
-        "true if it is kept for its scores alone, with those beside it gone", default=False
+        "true if it is kept only for its scores and its neighbours are gone", default=False
     )
 
 
@@ -360,16 +358,16 @@ class GitState:
     """Dragoman's own checkout."""
 
     commit: str = item("that was checked out", pattern=r"[0-9a-f]+")
-    dirty: bool = item("whether its code was changed")
+    dirty: bool = item("whether there were uncommitted changes")
 
 
 @dataclass(frozen=True)
 class CorpusOrigin:
     """The prepared corpus of a run."""
 
-    folder: str = item("where it lay")
+    folder: str = item("where it was")
     identity: str = item("checksum of its files", pattern=r"[0-9a-f]+")
-    manifest: Mapping[str, Any] = item("a whole copy of the corpus's own")
+    manifest: Mapping[str, Any] = item("a full copy of the corpus's manifest")
 
 
 @dataclass(frozen=True)
@@ -404,8 +402,8 @@ class ParentRun:
     """The run that another one started from."""
 
     run: str = item("its name")
-    folder: str = item("where it lay")
-    checkpoints: tuple[str, ...] = item("that the first weights are the mean of")
+    folder: str = item("where it was")
+    checkpoints: tuple[str, ...] = item("whose average is the initial weights")
 
 
 @dataclass(frozen=True)
@@ -428,16 +426,16 @@ class Provenance:
 
     format: int = item("version of the run folder's format")
     run: str = item("name of the run")
-    created: float = item("when it was started first")
+    created: float = item("when it was first started")
     dragoman: str = item("version")
     python: str = item("version")
     torch: str = item("version")
     numpy: str = item("version")
     cuda: str | None = item("version that torch was built for")
     command: tuple[str, ...] = item("its words")
-    directory: str = item("in which it was given")
-    git: GitState | None = item("null if Dragoman was installed without its checkout")
+    directory: str = item("working directory")
+    git: GitState | None = item("null if Dragoman was not installed from a checkout")
     corpus: CorpusOrigin = item("what it was trained on")
     model: ModelSize = item("how large")
-    machines: Mapping[str, MachineHardware] = item("by host; every one that took part")
+    machines: Mapping[str, MachineHardware] = item("by host; all machines that took part")
     parent: ParentRun | None = item("the run that it started from", default=None)

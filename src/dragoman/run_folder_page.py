@@ -1,4 +1,4 @@
-"""The reference page of a run's files, generated from the records: `python -m` prints it."""
+"""The reference page of a run's files, generated from the records by `python -m`."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING
@@ -41,13 +41,13 @@ read; the report is computed from these files alone. The format is public and ve
       provenance.json        versions, hardware, command, git state, corpus identity, model size
       source.model           copies of the vocabularies (sentencepiece), so that a run translates
       target.model           without its corpus; the same file twice if joint
-      train.log              what was printed, with times; on every machine that writes the folder
-      metrics.jsonl          what happened: one JSON object a line
+      train.log              everything printed, with times; on every machine that writes the folder
+      metrics.jsonl          what happened: one JSON object per line
       samples.jsonl          a few fixed sentences, translated at every evaluation
       before.json            if it started from another run: translations by those weights
-      monitor/HOST.jsonl     what the machine HOST did, once a second
+      monitor/HOST.jsonl     what the machine HOST did, one sample per second
       tensorboard/           the same scalars for TensorBoard; machines and links under system/HOST
-      trackers.json          under which name each other tracker knows the run
+      trackers.json          the run's name in each of the other trackers
       checkpoints/
         checkpoints.json     the index: every kept checkpoint with step, losses, BLEU, bytes
         step-00050000/
@@ -64,7 +64,7 @@ read; the report is computed from these files alone. The format is public and ve
 
 Times are seconds since 1970 (`time.time()` of the machine that wrote the line); durations are
 seconds; sizes are bytes. A number that is not finite is written as null. Fields marked *optional*
-are left out where they say nothing. A reader skips a last line that is cut short (the run may be
+are left out where they do not apply. A reader skips a last line that is cut short (the run may be
 alive, or was killed in the middle of a line) and kinds and fields it does not know.
 """
 
@@ -76,45 +76,45 @@ though lines of steps between two synchronizations (local steps) are written tog
 worker 0, and by the first worker of every other machine to the copy of the run folder there
 (machines that share a file system write once).
 
-**Which lines count.** A run that is resumed from the checkpoint of step N repeats the steps after
-N that were lost. A line of kind `resume` or `restart` with `"step": N` makes void every earlier
-`train`, `eval` and `checkpoint` line with a step greater than N: they were work lost, and count
-as time, but not as steps. The repeated lines carry `"repeated": true`. A run that ended before its
-first checkpoint goes on with `resume` and `"step": 0`, which makes void all there was. The same
+**Which lines count.** A run that is resumed from the checkpoint of step N repeats the steps after N
+that were lost. A line of kind `resume` or `restart` with `"step": N` voids every earlier `train`,
+`eval` and `checkpoint` line with a step greater than N: that work was lost, and counts as time but
+not as steps. The repeated lines carry `"repeated": true`. A run that ended before its first
+checkpoint continues with `resume` and `"step": 0`, which voids everything before it. The same
 command on a complete run writes no line.
 """
 
 LOSSES = """\
 ### Loss, nll and perplexity
 
-All three are per target token: a subword of the run's own vocabulary, the end mark of each
-sentence included, padding not. Sums over the whole set, or over the global batch, are divided by
-its number of tokens once, so that long sentences weigh more than short ones.
+All three are per target token: a subword of the run's own vocabulary, including the end-of-sentence
+token but not padding. Sums over the whole set, or over the global batch, are divided by its number
+of tokens once, so that long sentences weigh more than short ones.
 
 - `nll` is the mean of -ln p(token | source, reference tokens before it), in nats, without label
   smoothing.
 - `loss` is what training minimises: (1 - ε) nll + ε times the mean of -ln p over all words of the
   vocabulary, with ε = `training.label_smoothing`. Without smoothing it is `nll`.
-- perplexity is exp(`nll`), so label smoothing has no part in it. `dragoman evaluate` prints it, and
-  TensorBoard has it as `eval_perplexity`.
+- perplexity is exp(`nll`), so label smoothing does not affect it. `dragoman evaluate` prints it,
+  and TensorBoard has it as `eval_perplexity`.
 
-Evaluations are made with dropout off. Another vocabulary cuts the same text into other tokens, so
-none of them compares between runs with different vocabularies; BLEU does.
+Evaluations run with dropout off. Another vocabulary splits the same text into other tokens, so none
+of the three can be compared between runs with different vocabularies; BLEU can.
 """
 
 MONITOR = """\
-One line a second by the first worker of each machine. A machine's own lines are written at once;
-those of other machines arrive every ten seconds. A sample that fails altogether is left out, and
-train.log says so once.
+One line per second from the first worker of each machine. A machine's own lines are written at
+once; those of other machines arrive every ten seconds. A sample that fails completely is left out,
+and train.log says so once.
 """
 
 CHECKPOINTS = """\
 `loss`, `nll` and `bleu` are null after a signal, which saves without evaluating. A checkpoint
-folder appears whole (written aside, flushed, renamed) or not at all; one whose bytes do not match
-its checksums is named and skipped, and dropped when the run, gone back before it, saves again. If
-the index is lost or damaged, training makes it anew from the `state.json` of the folders. Folders
-that it does not list are never deleted, but for hidden ones of the same name, which a kill left
-half written.
+folder appears complete (written aside, flushed, renamed) or not at all; one whose bytes do not
+match its checksums is reported and skipped, and removed when the run, resumed from an earlier one,
+saves again. If the index is lost or damaged, training rebuilds it from the `state.json` of the
+folders. Folders that it does not list are never deleted, except hidden ones of the same name, left
+half-written by a kill.
 """
 
 

@@ -1,4 +1,4 @@
-"""The signals that ask for an orderly end."""
+"""The signals that request an orderly stop."""
 
 import signal
 from collections.abc import Callable, Iterator

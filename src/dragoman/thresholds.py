@@ -1,4 +1,4 @@
-"""Every threshold a verdict rests on, in one place, each with its reason."""
+"""Every threshold behind a verdict, in one place, each with its reason."""
 
 from dataclasses import dataclass
 
@@ -15,17 +15,17 @@ class Threshold:
 EVALUATIONS_NEEDED = Threshold(
     6,
     "evaluations",
-    "A level, a fall, its bend and the noise take four; two more show whether these hold.",
+    "Level, fall, bend and noise need four points; two more show whether they hold.",
 )
 EVALUATIONS_FOR_CONFIDENCE = Threshold(
     10,
     "evaluations",
-    "From here on nine of ten plain cases get an answer (docs/results.md, Calibration).",
+    "From here on, nine of ten clear cases get an answer (docs/results.md, Calibration).",
 )
 UNLIKELY = Threshold(
     0.15,
     "probability",
-    "Below it a verdict is given: wrong once in seven times at the worst, far less on average.",
+    "Below it the verdict is yes: wrong at most one time in seven, far less on average.",
 )
 LIKELY = Threshold(
     0.85,
@@ -35,17 +35,17 @@ LIKELY = Threshold(
 VERY_LIKELY = Threshold(
     0.95,
     "probability",
-    "Beyond it, on either side, the confidence is high: wrong once in twenty times at the worst.",
+    "Beyond it, on either side, confidence is high: wrong at most one time in twenty.",
 )
 BLEU_CEILING = Threshold(
     99.0,
     "BLEU",
-    "What is left to 100 is a word here and there: a lower loss no longer shows in translations.",
+    "The remaining point is a word here and there: a lower loss no longer shows in translations.",
 )
 MEANINGFUL_LOSS_GAIN = Threshold(
     0.02,
     "nats per token",
-    "Two per cent of perplexity: less is smaller than what another seed changes.",
+    "Two per cent of perplexity: another seed changes more than anything smaller.",
 )
 MEANINGFUL_BLEU_GAIN = Threshold(
     0.5,
@@ -55,22 +55,23 @@ MEANINGFUL_BLEU_GAIN = Threshold(
 HARDLY_A_TRANSLATION = Threshold(
     1.0,
     "BLEU",
-    "The same words for every sentence reach some tenths; what helps a reader has several.",
+    "Repeating the same words for every sentence scores a few tenths; a useful translation "
+    "several points.",
 )
 OVERFITTING_RISE = Threshold(
     0.02,
     "nats per token",
-    "The same two per cent of perplexity, lost again after the minimum.",
+    "The same two per cent of perplexity, lost after the minimum.",
 )
 RISE_BEYOND_NOISE = Threshold(
     10.0,
     "times the noise of an evaluation",
-    "Of flat curves, even if neighbours correlate with 0.8, one in a hundred seems to rise so far.",
+    "One in a hundred flat curves seems to rise this far, even if neighbours correlate with 0.8.",
 )
 STEPS_WITHOUT_NUMBER = Threshold(
     10,
     "steps at the end",
-    "A bad batch spoils one step and is skipped; weights that are no numbers spoil every one.",
+    "A bad batch spoils one step and is skipped; NaN weights spoil every one.",
 )
 RATE_HAS_RUN_DOWN = Threshold(
     0.1,
@@ -90,77 +91,82 @@ GPU_PARTIAL = Threshold(
 GPU_DIP = Threshold(
     50.0,
     "per cent busy",
-    "A second in which a GPU waits longer than it works is a dip worth a cause.",
+    "A second in which a GPU waits longer than it works is a dip that needs a cause.",
 )
 LITTLE_ARITHMETIC = Threshold(
     0.1,
     "of the devices' peak",
-    "A GPU that is always busy yet does less mostly waits for memory, small kernels or others.",
+    "A GPU that is always busy yet does less mostly waits for memory, small kernels or other "
+    "workers.",
 )
 NETWORK_IS_BOTTLENECK = Threshold(
     0.25,
     "of step time",
-    "An infinite network would make every step a third faster or better: 1 / (1 - 0.25).",
+    "An infinitely fast network would speed up every step by a third or more: 1 / (1 - 0.25).",
 )
 NETWORK_IS_NOT_BOTTLENECK = Threshold(
     0.15,
     "of step time",
-    "An infinite network would save less than a change of precision or batch size usually does.",
+    "An infinitely fast network would save less than a change of precision or batch size "
+    "usually does.",
 )
 SMALL_NETWORK_SHARE = Threshold(
     0.1,
     "of step time",
-    "Sync settings that wait for less than a tenth of a step need no others that give up more.",
+    "If the network takes less than a tenth of a step, settings with a larger trade-off are not "
+    "needed.",
 )
 CHEAP_GRADIENTS = Threshold(
     0.05,
     "of step time",
-    'With sync = "auto" gradients that cost no more are kept: they give nothing up.',
+    'With sync = "auto", gradients that cost no more are kept: they have no trade-off.',
 )
 MODEL_AGREEMENT = Threshold(
     0.25,
     "of what was predicted",
-    "Calibration and run differ by clocks and load; beyond a quarter something else is going on.",
+    "Calibration and run differ by clock speed and load; beyond a quarter something else is "
+    "going on.",
 )
 EXPLAINED_WAIT = Threshold(
     0.5,
     "of the wait",
-    "If the bytes take less than half the time that workers wait, they wait for something else.",
+    "If sending the bytes takes less than half the wait, workers are waiting for something else.",
 )
 STRAGGLER_WORTH_NAMING = Threshold(
     0.02,
     "of step time",
-    "Waiting less than a fiftieth of a step is not worth looking at a machine.",
+    "Waiting for less than a fiftieth of a step does not justify looking at a machine.",
 )
 WAITING_FOR_DATA = Threshold(
     0.1,
     "of step time",
-    "Batches are made ahead while a step computes: a healthy run waits for next to none.",
+    "Batches are packed ahead while a step computes: a healthy run hardly ever waits for one.",
 )
 TRAFFIC_AGREEMENT = Threshold(
     0.10,
     "of theory",
-    "Packet headers and resent packets explain a few per cent, not more.",
+    "Packet headers and retransmissions explain a few per cent, not more.",
 )
 WARM_UP_STEPS = Threshold(
     3,
     "steps after each start",
-    "The first steps compile, allocate and fill caches; they say nothing about the others.",
+    "The first steps compile, allocate and fill caches; they are not representative.",
 )
 STEADY_STEPS_NEEDED = Threshold(
     10,
     "steps",
-    "A mean of fewer is at the mercy of a single step.",
+    "With fewer steps, a single one dominates the mean.",
 )
 STEPS_FOR_CONFIDENCE = Threshold(
     100,
     "steps",
-    "The 5th and the 95th percentile then have five steps beyond them.",
+    "Then five steps lie beyond the 5th and the 95th percentile.",
 )
 UNEVEN_STEPS = Threshold(
     2.0,
     "times, from the 5th percentile to the median, or from it to the 95th",
-    "A healthy step varies by some per cent; a twentieth at double or half is someone else's load.",
+    "Healthy steps vary by a few per cent; if one in twenty takes double or half, something "
+    "else is running.",
 )
 SAME_SPEED = Threshold(
     0.02,
@@ -170,22 +176,22 @@ SAME_SPEED = Threshold(
 MUCH_ELSEWHERE = Threshold(
     0.1,
     "of the wall time",
-    "A tenth of the run is worth some advice; less is the price of evaluating and saving.",
+    "A tenth of the run justifies advice; less is the normal cost of evaluating and saving.",
 )
 MUCH_REMOVED = Threshold(
     0.1,
     "of the pairs",
-    "Clean corpora lose a few per cent; a tenth is worth a look at what was caught.",
+    "Clean corpora lose a few per cent; if a tenth is removed, look at what was caught.",
 )
 WINDOWS_NEEDED = Threshold(
     8,
     "windows",
-    "A correlation of fewer points has an interval as wide as the whole range.",
+    "With fewer points, the interval of a correlation spans almost the whole range.",
 )
 WINDOW_TRAINING_SHARE = Threshold(
     0.9,
     "of a window",
-    "Windows with an evaluation, a checkpoint or a restart in them measure something else.",
+    "Windows that include an evaluation, a checkpoint or a restart measure something else.",
 )
 NARROW_CORRELATION = Threshold(
     0.5,
@@ -195,7 +201,7 @@ NARROW_CORRELATION = Threshold(
 LEARNING_RATE_DEVIATION = Threshold(
     1e-3,
     "of the law",
-    "Float32 and rounding in a log explain a millionth; a thousandth is another law.",
+    "Float32 and rounding in the log explain a millionth; a thousandth means another schedule.",
 )
 UNEXPLAINED_GAP = Threshold(
     300.0,
@@ -205,22 +211,23 @@ UNEXPLAINED_GAP = Threshold(
 UNEXPLAINED_SHARE = Threshold(
     0.1,
     "of the wall time",
-    "In a short run less is much already: a tenth of it changes what the answers say.",
+    "In a short run, less already matters: a tenth of it changes the answers.",
 )
 SHORTEST_GAP = Threshold(
     30.0,
     "seconds",
-    "Flushing to a slow disk or compiling anew takes seconds, and no line tells of it.",
+    "Flushing to a slow disk or recompiling takes seconds, without a log line.",
 )
 CLOCK_STEP_BACK = Threshold(
     1.0,
     "seconds",
-    "Time daemons set a clock back by less in silence.",
+    "Time daemons routinely set clocks back by less.",
 )
 SILENCE = Threshold(
     300.0,
     "seconds",
-    "A live run writes a line or a sample far more often; three of its longest steps, if longer.",
+    "A live run writes a line or a sample far more often; or three of its longest steps, if "
+    "longer.",
 )
 
 

@@ -213,7 +213,7 @@ def test_a_machine_that_others_took_for_dead_joins_them_instead_of_training_alon
         control.note_rendezvous(control.latest_attempt() + 1)
         assert process.wait(timeout=PATIENCE) == 0
         assert process.stderr
-        assert "the others went on without this machine" in process.stderr.read()
+        assert "the other machines continued without this one" in process.stderr.read()
     first, second = notes.read_text().split()
     assert int(second) > int(first)
 

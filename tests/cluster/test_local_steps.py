@@ -138,6 +138,21 @@ def test_fragments_synchronize_in_turn() -> None:
     assert (first.c.item(), second.c.item()) == (4.0 + 2.0, 4.0 + 6.0)
 
 
+@pytest.mark.parametrize("fragments", [1, 2, 4])
+@pytest.mark.parametrize("delay", [0, 1, 4])
+def test_plain_averaging_never_moves_the_mean_of_the_workers(fragments: int, delay: int) -> None:
+    """So a delay costs no progress; it only lets workers be further apart."""
+    settings = DistributedSettings(
+        sync="local", local_steps=4, local_fragments=fragments, local_delay=delay
+    )
+    moves = [[1.0, 2.0, -1.0, 4.0] * 3, [3.0, 0.0, 5.0, 1.0] * 3]
+    for steps in range(1, 13):
+        first, second = go(settings, [one[:steps] for one in moves])
+        mean = (flat_weights(first) + flat_weights(second)) / 2
+        gone = sum(sum(one[:steps]) for one in moves) / 2
+        torch.testing.assert_close(mean, torch.full_like(mean, gone))
+
+
 @pytest.mark.parametrize("fragments", [1, 2, 3])
 def test_in_the_end_everyone_has_the_mean(fragments: int) -> None:
     settings = local(local_steps=4, local_fragments=fragments)

@@ -65,7 +65,7 @@ def test_every_address_of_an_interface_counts(question: str, answer: str) -> Non
             "distributed.interface = 'lo' has no route to 10.9.0.7; ",
             " has lo (127.0.0.1), eth0 (10.9.0.1, 10.9.1.1)",
         ),
-        ("interface_of('10.9.0.7')", "10.9.0.7 is no address of ", "eth0 (10.9.0.1, 10.9.1.1)"),
+        ("interface_of('10.9.0.7')", "10.9.0.7 is not an address of ", "eth0 (10.9.0.1, 10.9.1.1)"),
     ],
 )
 def test_a_wrong_interface_is_named_beside_those_there_are(

@@ -84,7 +84,7 @@ def test_a_machine_that_dies_before_it_knocks_is_named(
     monkeypatch.setattr(knock, lambda *_, **__: socket.socket())
     if came:
         notices.post("door/1", ["hostB", "127.0.0.1", 1])
-    with pytest.raises(TimeoutError, match=r"^nothing was heard from hostB for 0 s \(distributed"):
+    with pytest.raises(TimeoutError, match=r"^no message from hostB for 0 s \(distributed"):
         check_reachable(0, notices, timedelta(milliseconds=10))
 
 
@@ -117,8 +117,8 @@ def test_nothing_listens_any_more_when_all_have_knocked(monkeypatch: pytest.Monk
 def test_machines_with_one_name_are_refused() -> None:
     box, other = ["box", "boot 1", "10.0.0.1"], ["other", "boot 2", "10.0.0.2"]
     refuse_namesakes([box, other, box, other])
-    both = r"the name box, those of worker 0 at 10.0.0.1 and of worker 2 at 10.0.0.3; give each a"
+    both = r"the host name box, worker 0 at 10.0.0.1 and worker 2 at 10.0.0.3; give each its"
     with pytest.raises(UserError, match=both):
         refuse_namesakes([box, other, ["box", "boot 1", "10.0.0.3"]])
-    with pytest.raises(UserError, match="the name box, those of worker 0 and of worker 1; give"):
+    with pytest.raises(UserError, match="the host name box, worker 0 and worker 1; give"):
         refuse_namesakes([["box", "boot 1", ""], ["box", "boot 2", ""]])

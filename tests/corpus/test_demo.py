@@ -204,6 +204,6 @@ def test_a_kill_at_any_moment_leaves_no_half_of_the_text(
 
 def test_the_text_of_others_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
-    with pytest.raises(UserError, match="text is there already: choose another --folder"):
+    with pytest.raises(UserError, match="text already exists: choose another --folder"):
         write_text_and_config(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]

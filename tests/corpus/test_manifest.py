@@ -82,7 +82,7 @@ def test_each_missing_key_is_named(written: dict[str, Any]) -> None:
         if path[0] == "sets" and len(path) == 3:
             parse_manifest(changed, "manifest.json", "")  # A corpus with fewer sets.
         elif path[0] == "files" and len(path) == 2:
-            assert "identity is not that of files" in refusal(changed)
+            assert "identity does not match files" in refusal(changed)
         else:
             assert f"{'.'.join(path)} is missing" in refusal(changed)
 
@@ -126,9 +126,9 @@ def test_counts_must_fit_the_sizes_of_files(written: dict[str, Any]) -> None:
     assert f"files.{name}.bytes is {size:,}, not {size + 2:,}" in refusal(more)
     wider = put(written, ("vocabulary", "dtype"), "uint32")
     assert "files.train.source.tokens.bytes is" in refusal(wider)
-    assert "pairs.raw less all filters" in refusal(put(written, ("filters", "duplicate"), 7))
+    assert "pairs.raw minus all filters" in refusal(put(written, ("filters", "duplicate"), 7))
     grown = put(written, ("files", name), {"bytes": size + 1, "sha256": checksum})
-    assert "identity is not that of files" in refusal(grown)
+    assert "identity does not match files" in refusal(grown)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\0", '{"a":' * 100_000])

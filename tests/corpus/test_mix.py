@@ -274,9 +274,9 @@ def test_texts_without_weights_are_shuffled_together_as_ever(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (DIRECTIONS.replace("<2de>", "2de"), "the tag '2de' must be written in angle brackets"),
-        (DIRECTIONS.replace('"to-english"', '"to-german"'), "two texts are called to-german"),
-        (DIRECTIONS.replace('"to-english"', '"a/b"'), "may hold letters, digits"),
+        (DIRECTIONS.replace("<2de>", "2de"), "the tag '2de' must be in angle brackets"),
+        (DIRECTIONS.replace('"to-english"', '"to-german"'), "two texts are named to-german"),
+        (DIRECTIONS.replace('"to-english"', '"a/b"'), "may only contain letters, digits"),
         (
             DIRECTIONS.replace('valid.de", tag', 'valid.de", weight = 2.0, tag'),
             "corpus.validation.german: name and weight are for training text",
@@ -288,7 +288,7 @@ def test_texts_without_weights_are_shuffled_together_as_ever(tmp_path: Path) -> 
         ),
         (
             DIRECTIONS + "[[stages]]\nfrom_step = 9\n[[stages]]\nfrom_step = 9",
-            "stages[1].from_step = 9 must come after the stage before",
+            "stages[1].from_step = 9 must come after the previous stage",
         ),
         (
             DIRECTIONS + "[[stages]]\nweights = { to-german = 0, to-english = 0.0 }",
@@ -312,7 +312,7 @@ def test_a_vocabulary_without_the_tags_is_refused(tmp_path: Path) -> None:
     model.rename(tmp_path / "given.model")
     config = config_of(tmp_path, DIRECTIONS)
     given = replace(config.vocabulary, model=str(tmp_path / "given.model"))
-    with pytest.raises(UserError, match="has no control symbol <2de>, a tag of the corpus"):
+    with pytest.raises(UserError, match="lacks the control symbol <2de>, a tag of the corpus"):
         prepare(replace(config, vocabulary=given), processes=1)
 
 

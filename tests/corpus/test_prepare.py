@@ -68,7 +68,7 @@ def test_outcome_does_not_depend_on_processes_but_on_the_seed(small_text: Path) 
 
 
 def test_a_folder_of_others_is_refused(small_text: Path) -> None:
-    with pytest.raises(UserError, match="small is not empty and holds no prepared corpus"):
+    with pytest.raises(UserError, match="small is not empty and is not a prepared corpus"):
         prepared(small_text, "corpus.folder='.'")
     assert (small_text / "config.toml").is_file()
 
@@ -275,7 +275,12 @@ BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
     ),
     ("folder", _nothing, ["corpus.train=[{source='.',target='.'}]"], r"is a folder; name a file"),
     ("glob", _nothing, ["corpus.train=[{tsv='*.tsv'}]"], r"no file matches .*\*\.tsv"),
-    ("gzip", _not_gzip, ["corpus.train=[{tsv='train.en.gz'}]"], r"cannot be unpacked \(Not a gzip"),
+    (
+        "gzip",
+        _not_gzip,
+        ["corpus.train=[{tsv='train.en.gz'}]"],
+        r"cannot be decompressed \(Not a gzip",
+    ),
     ("tab", _no_tab, ["corpus.train=[{tsv='all.tsv'}]"], r"all\.tsv, line 2: no tab"),
     ("vocabulary", _nothing, ["vocabulary.size=99999"], r"vocabulary\.size = 99999 .* at most \d+"),
     (
@@ -296,7 +301,7 @@ BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
         "words",
         _long_words,
         [],
-        r"does not work for this text: no line of it is shorter than 65,535",
+        r"does not work for this text: every line is longer than 65,535",
     ),
     (
         "pipe",
@@ -305,7 +310,12 @@ BAD_INPUT: list[tuple[str, Callable[[Path], None], list[str], str]] = [
         r"corpus\.train\[0\]\.tsv: .*pipe is a pipe or a device; write",
     ),
     ("null", _nothing, ['corpus.folder="a\\u0000"'], r"corpus\.folder must be a path without null"),
-    ("home", _nothing, ["corpus.folder='~nobody-here/x'"], r"corpus\.folder: no such user's home"),
+    (
+        "home",
+        _nothing,
+        ["corpus.folder='~nobody-here/x'"],
+        r"corpus\.folder: no home folder for that user",
+    ),
     (
         "tokens",
         _nothing,
@@ -411,7 +421,7 @@ def test_only_one_preparation_at_a_time(small_text: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = run_dragoman("prepare", small_text / "config.toml")
     assert result.returncode == 2
-    assert "another process is busy preparing it" in result.stderr
+    assert "another process is preparing it" in result.stderr
 
 
 def test_real_sentences_survive_the_round_trip_and_fill_rows(tmp_path: Path) -> None:

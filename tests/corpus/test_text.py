@@ -96,7 +96,7 @@ def test_cut_archive_is_named(tmp_path: Path, suffix: str) -> None:
     for path in files.paths:
         pack(path, b"".join(b"line %d\n" % (number * 7919) for number in range(50_000)))
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match=r"a\.en\.\w+: cannot be unpacked|lines but"):
+    with pytest.raises(UserError, match=r"a\.en\.\w+: cannot be decompressed|lines but"):
         read_all(files, 1000)
 
 
@@ -104,7 +104,7 @@ def test_archives_that_are_not_read_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv.bz2"
     path.write_bytes(b"BZh9")
     with pytest.raises(
-        UserError, match=r"a\.tsv\.bz2: \.bz2 is not read: unpack it, or pack it as"
+        UserError, match=r"a\.tsv\.bz2: \.bz2 is not supported: decompress it, or use"
     ):
         read_all(TextFiles(path, None))
 
@@ -115,7 +115,9 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     damaged = bytearray(path.read_bytes())
     damaged[10] = 0xFF  # The first byte after the header: no such kind of block.
     path.write_bytes(damaged)
-    with pytest.raises(UserError, match=r"a\.tsv\.gz: cannot be unpacked \(.*invalid block type"):
+    with pytest.raises(
+        UserError, match=r"a\.tsv\.gz: cannot be decompressed \(.*invalid block type"
+    ):
         read_all(TextFiles(path, None))
 
 

@@ -1,7 +1,5 @@
 """`check` among several workers."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,19 +13,6 @@ from dragoman.training.parts import Parts, make_parts
 from support import SMALL
 
 LOCAL = ["distributed.sync=local", "distributed.compression=bf16"]
-
-
-@pytest.mark.slow
-def test_under_torchrun_one_worker_speaks(prepared: Path) -> None:
-    command = ["-m", "dragoman", "check", str(prepared / "config.toml"), *SMALL, *LOCAL]
-    result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
-        + ["--rdzv-endpoint=127.0.0.1:0", *command],
-        capture_output=True,
-        text=True,
-    )
-    assert result.stdout.count("machines") == 1, result.stderr
-    assert result.stdout.count("all, 32 bf16 local steps (configured)") == 1
 
 
 def test_trial_steps_meet_as_the_predictions_suppose(

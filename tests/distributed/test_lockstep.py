@@ -74,7 +74,7 @@ def test_nan_in_one_worker_makes_all_skip_together(prepared: Path) -> None:
     with training(prepared, *settings, environment=fault) as process:
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert "no finite gradient in 3 steps in a row, up to step 11" in errors
+    assert "no finite gradient for 3 consecutive steps, up to step 11" in errors
     skipped = {line["step"] for line in metrics(prepared / "run", "train") if "skipped" in line}
     assert skipped == {9, 10, 11}
 

@@ -54,6 +54,9 @@ def test_launched_from_a_machine_that_takes_part(tmp_path: Path, prepared: Path)
         assert result.returncode == 0, result.stderr
         assert "2 cpu workers on hostA, hostB" in result.stderr
         assert has_step(run_on(net, second), 24)
+        # What ends is not forked either, and is taken apart in peace.
+        for sign in ("Traceback", "Fatal", "terminate called", "Aborted", "Exception ignored"):
+            assert sign not in result.stderr, result.stderr
 
 
 def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared: Path) -> None:

@@ -24,6 +24,7 @@ from support import (
     has_step,
     metrics,
     refusal,
+    run_dragoman,
     wait_until,
     without_privilege,
 )
@@ -172,7 +173,7 @@ def test_the_same_signal_at_the_same_step_does_not_come_back_for_ever(prepared: 
     with training(prepared, *LONG, environment=fault) as process:
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    line = "worker 1 on .* at step 9: killed by SIGSEGV for the third time there"
+    line = "worker 1 on .* at step 9: killed by SIGSEGV for the third time at this step"
     assert re.search(line, errors), errors
     assert len(metrics(prepared / "run", "restart")) == 2
 
@@ -237,7 +238,7 @@ def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
         connect(environment[STORE_VARIABLE]).set(key, state)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert "somebody without the run's secret wrote to its rendezvous" in errors
+    assert "someone without the run's secret wrote to its rendezvous" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "trapped").exists()
 
@@ -246,10 +247,10 @@ def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
     ("options", "line"),
     [
         (["--workers", "0"], "--workers 0: must be at least 1"),
-        (["--workers", "2", "--hosts", "a"], "give one of them"),
+        (["--workers", "2", "--hosts", "a"], "give only one of them"),
         (["--hosts", "a:x"], "'a:x' is not HOST or HOST:WORKERS"),
-        (["--hosts", "me@a:2"], "write a alone, and `User me` for it in ~/.ssh/config"),
-        (["--hosts", "a,a"], "every host may be named once"),
+        (["--hosts", "me@a:2"], "write only a, and put `User me` for it into ~/.ssh/config"),
+        (["--hosts", "a,a"], "list each host only once"),
         (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no route to it"),
         (["--hosts", "192.0.2.1", "distributed.interface=lo"], "'lo' has no route to 192.0.2.1"),
         (["--workers", "2", "distributed.min_workers=3"], "but there are only 2 workers"),
@@ -272,15 +273,19 @@ def test_mistakes_that_workers_find_are_not_worth_another_try(small_text: Path) 
     assert "resume the run with" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("closed/run", "Permission denied"), ("config.toml", "File exists")]
-)
-def test_where_no_run_can_be_is_told_in_one_line(prepared: Path, name: str, why: str) -> None:
-    (prepared / "closed").mkdir(mode=0o500)
-    command = dragoman_command("train", prepared / "config.toml", "--run", prepared / name)
-    if name == "closed/run":
-        command = without_privilege(command)
-    result = subprocess.run([*command, "--workers", "2", *SMALL], capture_output=True, text=True)
+def test_where_no_run_can_be_is_told_in_one_line(prepared: Path) -> None:
+    taken = prepared / "config.toml"
+    words: list[str | Path] = ["train", taken, "--run", taken, "--workers", "2", *SMALL]
+    result = run_dragoman(*words)
     assert result.returncode == 2, result.stderr
     (line,) = [line for line in result.stderr.splitlines() if "2 workers, lo" not in line]
-    assert re.fullmatch(f"dragoman: worker 0 on .*: {prepared / name}: {why}", line)
+    assert re.fullmatch(f"dragoman: worker 0 on .*: {taken}: File exists", line)
+
+
+def test_where_nobody_may_write_is_told_in_one_line(prepared: Path) -> None:
+    (prepared / "closed").mkdir(mode=0o500)
+    run = prepared / "closed/run"
+    command = dragoman_command("train", prepared / "config.toml", "--run", run, *SMALL)
+    result = subprocess.run(without_privilege(command), capture_output=True, text=True)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr == f"dragoman: {run}: Permission denied\n"

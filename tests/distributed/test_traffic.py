@@ -27,7 +27,7 @@ def demo_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     write_demo(folder / "text")
     shutil.copy(Path(__file__).parents[2] / "src/dragoman/corpus/demo.toml", folder)
-    prepare(load_config(folder / "demo.toml"))
+    prepare(load_config(folder / "demo.toml"), processes=1)
     return folder / "demo.toml"
 
 
@@ -45,6 +45,7 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
     watcher.start()
     settings = ["training.steps=16", "schedule.decay_steps=6", "schedule.warmup_steps=8"]
     settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
+    settings += ["evaluation.train_sample_pairs=20"]
     settings += ["distributed.compression=bf16"]
     # Two micro-batches a worker: what is accumulated is sent once.
     settings += ["batches.tokens_per_step=512", "batches.rows_per_device=1"]
@@ -91,8 +92,9 @@ def test_report_tells_whether_the_network_was_the_bottleneck(
     net = measured_net
     settings = ["training.steps=16", "schedule.decay_steps=4", "schedule.warmup_steps=8"]
     settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
+    settings += ["evaluation.train_sample_pairs=20"]
     network_answers = {}
-    for rate, slots in (("100mbit", 512), ("10gbit", 2048)):
+    for rate, slots in (("100mbit", 512), ("10gbit", 1024)):
         for machine in net.machines:
             machine.limit(rate)
         batches = f"batches.tokens_per_step={slots}"

@@ -32,16 +32,33 @@ def free_port() -> int:
 def slurm_task(
     folder: Path, name: str, rank: int, port: int, *overrides: str
 ) -> subprocess.Popen[str]:
-    """One of two tasks, as srun would start it."""
+    """One of two tasks that train, as srun would start it."""
+    return start_task(
+        rank, port, "train", folder / "config.toml", "--run", folder / name, *SMALL, *overrides
+    )
+
+
+def start_task(rank: int, port: int, *words: str | Path) -> subprocess.Popen[str]:
     variables = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank)}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
-        dragoman_command("train", folder / "config.toml", "--run", folder / name)
-        + [*SMALL, *overrides],
+        dragoman_command(*words),
         env=os.environ | variables,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_in_a_check_one_worker_speaks(prepared: Path) -> None:
+    port = free_port()
+    words: list[str | Path] = [prepared / "config.toml", *SMALL]
+    words += ["distributed.sync=local", "distributed.compression=bf16"]
+    tasks = [start_task(rank, port, "check", *words) for rank in range(2)]
+    said = [task.communicate(timeout=PATIENCE) for task in tasks]
+    output = "".join(out for out, _ in said)
+    assert output.count("machines") == 1, said
+    assert output.count("all, 32 bf16 local steps (configured)") == 1
 
 
 def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared: Path) -> None:
@@ -64,7 +81,7 @@ def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared:
         (["distributed.port=29517"] * 2, "distributed.port is for --workers and --hosts"),
         (["corpus.folder=nowhere"] * 2, "nowhere holds no prepared corpus"),
         (["corpus.folder=prepared", "corpus.folder=nowhere"], "nowhere holds no prepared corpus"),
-        (["training.steps=9"] * 2, "is not empty and holds no run"),  # Only the writer looks.
+        (["training.steps=9"] * 2, "is not empty and is not a run"),  # Only the writer looks.
         (["training.steps=x"] * 2, "training.steps"),
     ],
 )

@@ -17,13 +17,17 @@ from support import dragoman_command, refusal, run_dragoman
 pytestmark = pytest.mark.slow
 
 
-# A third of the steps of a smaller model, which learns half of what there is to learn.
+# A quarter of the steps of a smaller model, which begins to learn what there is to learn.
 SHORTER = [
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
     "model.d_model=128",
-    "schedule.warmup_steps=30",
-    "schedule.decay_steps=60",
-    "training.steps=120",
-    "evaluation.every_steps=60",
+    "schedule.peak=4e-3",
+    "schedule.warmup_steps=20",
+    "schedule.decay_steps=50",
+    "training.steps=90",
+    "evaluation.every_steps=45",
+    "evaluation.train_sample_pairs=20",
 ]
 
 
@@ -50,10 +54,12 @@ def test_it_learns_and_says_so(demo: Path) -> None:
     )
     assert len(scores) == 1
     bleu, low, high = map(float, scores[0])
-    assert bleu > 30
+    assert bleu > 10
     assert low <= bleu <= high
     assert (demo / "stdout").read_text().count("\n\n  ") >= 10, "ten translations are shown"
     assert "What to try next" in (demo / "stderr").read_text()
+    assert next(demo.glob("*/inspect.html")).is_file()
+    assert "Is the model fully trained?" in (demo / "stdout").read_text()
 
 
 def test_second_demo_repeats_nothing(demo: Path) -> None:
@@ -77,7 +83,7 @@ def test_as_many_lines_come_out_whatever_goes_in(demo: Path) -> None:
     out = translate(demo, b"\n".join(lines))
     assert out.count(b"\n") == len(lines)
     translations = out.decode().split("\n")
-    assert translations[0].startswith("Ben lernt seit ")
+    assert "lernt seit " in translations[0]
     assert translations[1] == ""
     assert translations[2] == ""
     assert translate(demo, b"") == b""
@@ -102,7 +108,7 @@ def test_n_best_lists_have_falling_scores(demo: Path) -> None:
 )
 def test_choices_of_weights_and_search(demo: Path, choice: list[str]) -> None:
     out = translate(demo, b"Ben has been learning Catalan for four years.\n", *choice).decode()
-    assert " lernt seit " in out
+    assert "lernt seit " in out
 
 
 def test_evaluate_given_files_equals_the_prepared_test_set(demo: Path) -> None:
@@ -118,12 +124,12 @@ def test_evaluate_given_files_equals_the_prepared_test_set(demo: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["translate", "nowhere"], "nowhere: no run there, nor at runs/nowhere"),
+        (["translate", "nowhere"], "nowhere: no run found there or at runs/nowhere"),
         (["translate", "RUN", "--checkpoint", "7"], "choose best, latest or one of the steps"),
         (["translate", "RUN", "--average", "99"], "--average 99: "),
         (["translate", "RUN", "--beam", "0"], "--beam 0: must be at least 1"),
         (["translate", "RUN", "--n-best", "0"], "--n-best 0: must be at least 1"),
-        (["evaluate", "RUN", "--source", "x"], "--source and --reference go together"),
+        (["evaluate", "RUN", "--source", "x"], "--source and --reference must be given together"),
         (["evaluate", "RUN", "--source", "x", "--reference", "x"], "x: no such file"),
     ],
 )

@@ -87,4 +87,4 @@ def test_wrong_requests_are_one_line(
     config = (apart / "config.toml").read_text()
     (apart / "config.toml").write_text(config.replace("joint = true", "joint = false"))
     code, errors = refusal(capsys, "export", apart, "--to", "argos", "--no-check")
-    assert (code, "--to argos: its packages have one vocabulary" in errors) == (2, True)
+    assert (code, "--to argos: Argos packages need a joint vocabulary" in errors) == (2, True)

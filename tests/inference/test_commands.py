@@ -179,7 +179,7 @@ def test_translations_of_the_chosen_sets_are_kept(
     [
         (["evaluate", "--set", "new"], "--set new: choose from test.news, test.talks, validation."),
         (["evaluate", "--set", "news"], "--set news: choose from test.news, validation.news"),
-        (["evaluate", "--set", "news", "--source", "x", "--reference", "x"], "give one"),
+        (["evaluate", "--set", "news", "--source", "x", "--reference", "x"], "give only one"),
         (["evaluate", "--average", "2", "--checkpoint", "8"], "not allowed with argument"),
         (["translate", "--length-penalty", "-1"], "--length-penalty -1: must be at least 0"),
         (["translate", "--length-penalty", "200"], "must be at least 0 and at most 10"),
@@ -241,7 +241,7 @@ def test_a_precision_that_ends_the_process_is_refused(
     refuse_impossible("float32", torch.device("cpu"))
     refuse_impossible("bfloat16", torch.device("cuda"))
     assert not tried
-    refused = pytest.raises(UserError, match="cannot compute in bfloat16: choose float32")
+    refused = pytest.raises(UserError, match="cannot compute in bfloat16: use float32")
     with refused if is_refused else nullcontext():
         refuse_impossible("bfloat16", torch.device("cpu"))
     assert "dtype=torch.bfloat16" in tried[0]
@@ -262,5 +262,7 @@ def test_the_mean_leaves_out_what_is_kept_for_its_score(tmp_path: Path) -> None:
     # Even if more may be kept from now on.
     for keep_latest in (3, 5):
         prune(run.checkpoints, CheckpointSettings(keep_latest=keep_latest))
-        with pytest.raises(UserError, match=r"--average 4: .* keeps the latest 3 checkpoints; set"):
+        with pytest.raises(
+            UserError, match=r"--average 4: .* keeps only the latest 3 checkpoints; raise"
+        ):
             choose_checkpoints(run, "best", 4, keep_latest)

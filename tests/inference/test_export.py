@@ -249,7 +249,7 @@ def test_disparity_is_refused_and_leaves_the_earlier_export(
     )
     code, errors = refusal(capsys, *export_words(run))
     assert code == 1
-    assert "99% are needed: nothing was written" in errors
+    assert "99% are required: nothing was written" in errors
     assert contents(exported) == before
     assert [path.name for path in exported.parent.iterdir()] == ["ctranslate2"]
     main(export_words(run, "--no-check"))
@@ -299,15 +299,15 @@ def test_only_exports_are_replaced(
     assert "is a file" in refused(tmp_path / "file")
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday.jpg").touch()
-    assert "is not an export of dragoman" in refused(tmp_path / "photos")
+    assert "is not a Dragoman export" in refused(tmp_path / "photos")
     mine = tmp_path / "mine"
     shutil.copytree(exported, mine)
     (mine / "LICENSE").touch()
-    assert "holds LICENSE, which dragoman did not write" in refused(mine)
+    assert "contains LICENSE, which Dragoman did not write" in refused(mine)
     (mine / "LICENSE").unlink()
     with open(mine / "README.md", "a") as card:
         card.write("MIT\n")
-    assert "was changed since it was written" in refused(mine)
+    assert "was edited after the export" in refused(mine)
     assert "Not a directory" in refused(tmp_path / "file" / "below")
 
 
@@ -325,7 +325,7 @@ def test_a_folder_that_may_not_be_written(run: RunFolder, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "nowhere", "--to", "ctranslate2"], "nowhere: no run there"),
+        (["export", "nowhere", "--to", "ctranslate2"], "nowhere: no run found there"),
         (["export", "RUN"], "the following arguments are required: --to"),
         (["export", "RUN", "--to", "onnx"], "invalid choice: 'onnx'"),
         (["export", "RUN", "--to", "ctranslate2", "--quantization", "int4"], "invalid choice"),
@@ -333,7 +333,7 @@ def test_a_folder_that_may_not_be_written(run: RunFolder, tmp_path: Path) -> Non
         (["export", "RUN", "--to", "ctranslate2", "--average", "9"], "--average 9: "),
         (["export", "RUN", "--to", "ctranslate2", "--average", "0"], "must be at least 1"),
         (["export", "RUN", "--to", "ctranslate2", "--check-pairs", "0"], "must be at least 1"),
-        (["translate", "RUN", "--engine", "ctranslate2"], "RUN has no export; make one: "),
+        (["translate", "RUN", "--engine", "ctranslate2"], "RUN has no export; create one with: "),
         (["translate", "RUN", "--engine", "ctranslate2", "--average", "2"], "--average: "),
     ],
 )

@@ -76,7 +76,7 @@ def test_only_what_is_missing_is_made(
     text.write_text("".join(f"{line}\n" for line in LINES[:250]))
     command = words(spelling_run, text, folder, "--n-best", "2", "--beam", "2")
     main(command)
-    assert "3 parts, 3 made now, 0 were there" in capsys.readouterr().out
+    assert "3 parts, 3 translated now, 0 already done" in capsys.readouterr().out
     whole = joined(folder)
     assert len(whole) == 500
     assert all(float(line.split("\t")[0]) <= 0 for line in whole)
@@ -84,9 +84,9 @@ def test_only_what_is_missing_is_made(
     with _claim(folder / "part-00001.txt") as is_ours:
         assert is_ours
         main(command)
-        assert "2 were there, 1 are being made by other processes" in capsys.readouterr().out
+        assert "2 already done, 1 in progress in other processes" in capsys.readouterr().out
     main(command)
-    assert "3 parts, 1 made now, 2 were there" in capsys.readouterr().out
+    assert "3 parts, 1 translated now, 2 already done" in capsys.readouterr().out
     assert joined(folder) == whole
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["job.json", *(f"part-0000{number}.txt" for number in range(3))]
@@ -99,22 +99,22 @@ def test_other_options_are_not_mixed(
     text.write_text("one two\n")
     main(words(spelling_run, text, folder))
     for more, line in (
-        (["--beam", "2"], "made with another translation: give the same options"),
-        (SAMPLING, "made with another sampling: "),
-        (["--checkpoint", "50"], "made with another weights: "),
-        (["--scores", "--n-best", "2"], "made with another n_best, another scores: "),
+        (["--beam", "2"], "(different: translation): use the same options"),
+        (SAMPLING, "(different: sampling): "),
+        (["--checkpoint", "50"], "(different: weights): "),
+        (["--scores", "--n-best", "2"], "(different: n_best, scores): "),
     ):
         code, errors = refusal(capsys, *words(spelling_run, text, folder, *more))
         assert (code, line in errors.splitlines()[-1]) == (2, True), errors
     text.write_text("one two three\n")
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
-    assert "made with another input" in errors
+    assert "(different: input)" in errors
     (folder / "job.json").write_text(json.dumps({"lines": 0}))
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
     assert "job.json is damaged" in errors
     (folder / "job.json").unlink()
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
-    assert "holds parts, but no job.json" in errors
+    assert "contains parts but no job.json" in errors
 
 
 def test_whatever_differs_is_named(tmp_path: Path) -> None:
@@ -147,15 +147,15 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
     _agree_on_job(tmp_path, job)
     _agree_on_job(tmp_path, job)
     for name, value in others.items():
-        with pytest.raises(UserError, match=f"was made with another {name}: give the same"):
+        with pytest.raises(UserError, match=f"different: {name}.*: use the same"):
             _agree_on_job(tmp_path, replace(job, **{name: value}))
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--input", "text"], "--input and --output go together"),
-        (["--part-lines", "5"], "--part-lines: an option of --input and --output"),
+        (["--input", "text"], "--input and --output must be given together"),
+        (["--part-lines", "5"], "--part-lines is an option of --input and --output"),
         (["--input", "gone", "--output", "out"], "--input gone: no such file"),
         (["--input", "gone", "--output", "out", "--part-lines", "0"], "must be at least 1"),
     ],

@@ -120,14 +120,14 @@ def test_from_the_command_line(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--top-k", "5"], "--top-k: an option of drawing: add --sample"),
-        (["--seed", "5"], "--seed: an option of drawing: add --sample"),
-        (["--sample", "--beam", "4"], "--beam: an option of searching: leave --sample out"),
+        (["--top-k", "5"], "--top-k is an option of sampling: add --sample"),
+        (["--seed", "5"], "--seed is an option of sampling: add --sample"),
+        (["--sample", "--beam", "4"], "--beam is an option of beam search: remove --sample"),
         (["--sample", "--top-k", "0"], "--top-k 0: must be at least 1"),
         (["--sample", "--temperature", "0"], "--temperature 0: must be at least 0.01"),
         (["--sample", "--temperature", "nan"], "--temperature nan: must be at least 0.01"),
         (["--sample", "--seed", "-1"], "--seed -1: must be at least 0"),
-        (["--sample", "--engine", "ctranslate2"], "--sample: only with our own decoder"),
+        (["--sample", "--engine", "ctranslate2"], "--sample: not available with"),
     ],
 )
 def test_wrong_requests_are_one_line(

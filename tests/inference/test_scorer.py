@@ -3,6 +3,8 @@ import random
 import signal
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import score_text
@@ -21,6 +23,33 @@ def test_processes_score_as_one_does_time_and_again() -> None:
         ]
         assert scorer.score(translations) == score_text(translations, references, "13a")
     scorer.close()
+
+
+def test_intervals_are_those_of_sacrebleu() -> None:
+    references = number_pairs(1_000, 50)[1]
+    translations = [line if place % 3 else line[5:] for place, line in enumerate(references)]
+    found = score_text(translations, references, "13a", bootstrap=200)
+    for metric, score, interval, signature in (
+        (BLEU(), found.bleu, found.bleu_interval, found.signature),
+        (CHRF(), found.chrf, found.chrf_interval, found.chrf_signature),
+    ):
+        expected = metric.corpus_score(translations, [references], n_bootstrap=200)
+        assert score == expected.score
+        low, high = expected._mean - expected._ci, expected._mean + expected._ci
+        assert interval == pytest.approx((low, high), abs=1e-3)
+        assert signature == str(metric.get_signature())
+
+
+def test_a_model_that_has_learnt_next_to_nothing_has_intervals() -> None:
+    """Most samples of its lines have no word right: they score exactly nothing."""
+    references = number_pairs(1_000, 4)[1]
+    found = score_text([references[0], "x", "x", ""], references, "13a", bootstrap=100)
+    assert found.bleu_interval
+    assert found.chrf_interval
+    low, high = found.bleu_interval
+    assert low <= found.bleu <= high
+    nothing = score_text(["", "", "", ""], references, "13a", bootstrap=100)
+    assert nothing.bleu_interval == (0.0, 0.0)
 
 
 @pytest.mark.slow

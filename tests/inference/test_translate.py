@@ -97,7 +97,7 @@ def test_searches_that_are_kept_find_the_same(
     beam: int, gibibytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, but for the recording: with little memory, one sentence after the other."""
-    lines = number_pairs(1_000, 24)[0]
+    lines = number_pairs(1_000, 18)[0]
     lines[3], lines[7] = "", " ".join(lines[:5])
     subwords = Subwords(
         train_subwords([line.encode() for line in lines], VocabularySettings(size=275))

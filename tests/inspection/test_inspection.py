@@ -15,7 +15,7 @@ from dragoman.corpus.demo import SentencePair, generate
 from dragoman.corpus.inputs import find_inputs
 from dragoman.corpus.manifest import read_manifest
 from dragoman.corpus.prepare import DROPPED, prepare
-from dragoman.inspection import inspect
+from dragoman.inspection import command, inspect
 from dragoman.inspection.findings import KINDS, Inspection, wilson
 from dragoman.inspection.page import summary, write_inspection
 from dragoman.inspection.tally import NearDuplicates
@@ -142,7 +142,7 @@ def test_clean_text_gives_an_empty_list(tmp_path: Path, in_process: None) -> Non
     page = write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
     assert json.loads((tmp_path / "prepared/inspect.json").read_text()) == []
     assert "Nothing found" in page.read_text()
-    assert summary(found) == ["nothing wrong was found in 4,000 pairs"]
+    assert summary(found) == ["no problems found in 4,000 pairs"]
     assert found.languages_known
     assert found.sampled == found.pairs == 4_000
     assert found.sides[0].words == sum(len(source.split()) for source, _ in CLEAN)
@@ -259,14 +259,14 @@ def test_languages_that_nobody_knows_are_passed_over(
     config = write_corpus(tmp_path, CLEAN[:100], "corpus.target_language=klingon")
     found = inspect.inspect_text(config, find_inputs(config), 1)
     assert not found.languages_known
-    assert "wrong ones are not looked for" in capsys.readouterr().err
+    assert "wrong languages are not checked" in capsys.readouterr().err
     code, errors = refusal(
         capsys,
         *("prepare", tmp_path / "config.toml", "--processes", "1"),
         *("corpus.target_language=klingon", "cleaning.drop_wrong_language=true"),
     )
     assert code == 2
-    assert "the language 'klingon' is not one that can be told from others" in errors
+    assert "the language 'klingon' cannot be identified" in errors
 
 
 @pytest.mark.slow
@@ -285,3 +285,30 @@ def test_inspect_and_prepare_leave_the_page_beside_the_manifest(tmp_path: Path) 
     again = run_dragoman("prepare", "config.toml", "--processes", "2", cwd=tmp_path)
     assert "nothing to do" in again.stderr
     assert "inspecting" not in again.stderr
+    leaked = sum(one["count"] for one in json.loads(before) if one["id"] == "leaked")
+    assert f"WARNING: {leaked} pairs of the training text have a sentence of" in again.stdout
+    assert again.stdout.splitlines()[-1].endswith("prepared/inspect.html")
+
+
+def test_leaks_are_told_again_from_what_was_found_or_found_again(
+    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_corpus(tmp_path, leaking(CLEAN[:400]))
+    manifest, data = (tmp_path / "prepared" / name for name in ("manifest.json", "inspect.json"))
+    command.inspect_corpus(config, 1)
+    manifest.touch()
+    command.inspect_prepared(config, 1)  # The text was prepared after it was looked at.
+    assert " sentences of " in capsys.readouterr().out
+    command.inspect_prepared(config, 1)
+    told = capsys.readouterr().out
+    assert told.startswith("WARNING: ")
+    assert " pairs of the training text have a sentence of a validation or test set" in told
+    for damaged in (b"{}", b"[{}]", b"\xff"):
+        whole = data.read_bytes()
+        data.write_bytes(damaged)
+        command.inspect_prepared(config, 1)
+        assert " sentences of " in capsys.readouterr().out
+        assert data.read_bytes() == whole
+    data.write_bytes(b"[]")
+    command.inspect_prepared(config, 1)
+    assert not capsys.readouterr().out, "nothing leaked, and nothing is new"

@@ -3,12 +3,15 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from calibration import check_folders, judge_seed
 from made_up_runs import Settings
 
 
+@pytest.mark.slow
 def test_plain_cases_are_seldom_unclear_and_hardly_ever_wrong() -> None:
     settings = Settings(fewest=10)
     judged = [judge_seed((3, number), settings) for number in range(60)]

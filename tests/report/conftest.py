@@ -14,3 +14,12 @@ def wide_only(monkeypatch: pytest.MonkeyPatch) -> None:
         return render_svg(picture, shape) if shape is WIDE else ""
 
     monkeypatch.setattr(templating, "render_svg", draw)
+
+
+EMPTY_PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing: pictures take most of a report's time."""
+    monkeypatch.setattr(templating, "render_svg", lambda *_: EMPTY_PICTURE)

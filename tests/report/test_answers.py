@@ -194,10 +194,10 @@ def test_two_machines_and_a_slow_link(tmp_path: Path) -> None:
     assert network["verdict"] == "yes"
     assert network["confidence"] == "high"
     assert network["evidence"]["infinite_network_seconds"] == pytest.approx(0.5)
-    assert "on an infinite network they would take the rest, 0.500 s" in network["answer"]
-    added_up = "compute measured alone and the other phases add up to 0.500 s."
+    assert "with an infinitely fast network they would take 0.500 s" in network["answer"]
+    added_up = "compute measured in isolation and the other phases add up to 0.500 s."
     assert f"Without the network, {added_up}" in network["evidence"]["details"]
-    assert "16 local steps in int8" in network["next_step"]
+    assert "4 local steps in int8" in network["next_step"]
     relation = answers["step_time_vs_network"]
     assert relation["evidence"]["bytes_per_step_seen"]["alpha"] == pytest.approx(4e6, rel=1e-3)
     assert relation["evidence"]["bytes_per_step_theory"] == 4e6
@@ -215,7 +215,7 @@ def test_other_traffic_on_the_interface_is_named(tmp_path: Path) -> None:
 def test_gradients_that_take_another_way_are_named(tmp_path: Path) -> None:
     run = pair_run(tmp_path)
     run.watch(1_000)
-    assert "another way" in answers_of(run.write())["step_time_vs_network"]["answer"]
+    assert "another path" in answers_of(run.write())["step_time_vs_network"]["answer"]
 
 
 def test_one_machine(calm: dict[str, dict[str, Any]]) -> None:
@@ -261,7 +261,7 @@ def test_overfitting_by_loss_alone_is_less_sure(
     answer = answers_of(run.write())["overfitting"]
     assert answer["verdict"] == "yes"
     assert answer["confidence"] == confidence
-    assert ("BLEU is not known" in answer["answer"]) == (bleu is None)
+    assert ("BLEU was not measured" in answer["answer"]) == (bleu is None)
 
 
 def test_local_steps_keep_an_outer_momentum_too(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_what_cannot_change_on_resume_is_advised_for_a_new_run_only() -> None:
     [
         ("constant", 60, "still improving", "raise training.steps to 90"),
         ("cosine", 60, "longer schedule helps", "start a new run with a schedule of 90"),
-        ("cosine", 80, "rate still to fall", "Go on to the schedule's end, step 80"),
+        ("cosine", 80, "rate still to fall", "Continue to the end of the schedule, step 80"),
     ],
 )
 def test_a_schedule_with_an_end_is_not_made_longer(

@@ -77,7 +77,7 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     assert findings.correlation.windows is not None
     np.testing.assert_allclose(findings.correlation.windows.seconds_per_step, 0.5)
     assert "with the latest 4 a step took 0.500 s" in step_time(evidence, findings).details[0]
-    assert any("40 of 160 steps that the latest ones made" in line for line in evidence.missing)
+    assert any("40 of 160 steps with the latest workers" in line for line in evidence.missing)
 
 
 def test_lives_with_the_same_workers_count_together(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_confidence_needs_the_traffic_of_every_machine(tmp_path: Path) -> None:
     evidence = _load(run)
     answer = network_bottleneck(evidence, analyse(evidence))
     assert answer.confidence == "medium"
-    assert "What alpha sent is not known." in answer.details
+    assert "Traffic of alpha is unknown." in answer.details
 
 
 def test_several_machines_that_are_slower_than_one_worker(tmp_path: Path) -> None:
@@ -320,11 +320,11 @@ def test_several_machines_that_are_slower_than_one_worker(tmp_path: Path) -> Non
     run = pair_run(tmp_path, exposed=0.9, all_reduce=0.9)
     evidence = _load(run)
     answer = network_bottleneck(evidence, analyse(evidence))
-    slower = "The 2 machines took 5.6 times as long as one worker alone would, 0.180 s a step."
+    slower = "The 2 machines took 5.6 times as long as a single worker would, 0.180 s per step."
     assert answer.answer.endswith(slower)
     assert answer.evidence["one_worker_seconds"] == pytest.approx(0.18)
     # In 16 bits a step would still take 0.55 s; 32 local steps take 0.114 s.
-    assert '"auto" (16 local steps in int8): 0.101 s a step' in answer.next_step
+    assert '"auto" (8 local steps in int8): predicted 0.102 s per step' in answer.next_step
 
 
 def test_where_nothing_beats_one_worker_one_machine_is_advised(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_where_nothing_beats_one_worker_one_machine_is_advised(tmp_path: Path) -
     evidence = _load(run)
     answer = network_bottleneck(evidence, analyse(evidence))
     assert answer.next_step.startswith(
-        "Train on one machine: even sending less, a step is predicted to take 2.48 s, against"
+        "Train on one machine: even when sending less, a step is predicted to take 2.48 s, against"
     )
 
 
@@ -345,7 +345,7 @@ def test_sixteen_bits_are_advised_where_they_are_enough(tmp_path: Path) -> None:
     evidence = _load(run)
     answer = network_bottleneck(evidence, analyse(evidence))
     assert "one worker alone" not in answer.answer
-    assert 'distributed.compression = "bf16": 0.703 s a step is predicted' in answer.next_step
+    assert 'distributed.compression = "bf16": predicted 0.703 s per step' in answer.next_step
     assert "Local steps or a faster link save more" in answer.next_step
 
 
@@ -362,7 +362,7 @@ def test_what_balancing_won_is_told(tmp_path: Path) -> None:
     )
     assert "worker 1 on beta would compute 0.400 s a step, 2.0 times as long" in told
     # 22 rows instead of 16 take the first 0.275 s, 10 the second 0.25 s.
-    assert "shared out 22:10 instead (distributed.balance): 0.275 s" in told
+    assert "split 22:10 instead (distributed.balance): 0.275 s" in told
 
 
 def test_three_steps_on_one_machine(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_three_steps_on_one_machine(tmp_path: Path) -> None:
     assert network_bottleneck(evidence, findings).verdict == "single machine"
     answer = step_time(evidence, findings)
     assert "median" not in answer.answer
-    assert answer.details == ("Only 3 steps count, the first ones after a start too.",)
+    assert answer.details == ("Only 3 steps count, including the first ones after a start.",)
     assert (answer.confidence, answer.note) == ("low", "")
     assert findings.step_reason == "few steps"
 
@@ -397,7 +397,7 @@ def test_workers_of_one_machine_that_wait_for_each_other(tmp_path: Path) -> None
     findings = analyse(evidence)
     answer = network_bottleneck(evidence, findings)
     assert (answer.verdict, answer.tone) == ("single machine", "caution")
-    assert "0.700 s of each step of 1.00 s (70%) is waiting for each other" in answer.answer
+    assert "0.700 s of each step of 1.00 s (70%) waiting for each other" in answer.answer
     assert "fewer workers" in answer.next_step
     assert findings.step_reason == "waits for gradients"
 

@@ -128,7 +128,9 @@ def test_the_most_idle_time_decides_the_advice_not_the_deepest_dip(tmp_path: Pat
     _sample(run, lambda second: 45 if 50 < second <= 70 else 60)
     answer = _answer(run)
     assert "45% during evaluations" in answer.answer
-    assert "is during training, which waits for batches in 40% of each step" in answer.next_step
+    assert (
+        "is during training, which spends 40% of each step waiting for batches" in answer.next_step
+    )
 
 
 def test_idle_evaluations_are_named(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_a_gap_is_not_blamed_on_training(tmp_path: Path) -> None:
     _sample(run, lambda second: 0 if 120 < second <= 620 else 97)
     answer = _answer(run)
     assert answer.verdict == "low"
-    assert "a gap that nothing in the log explains" in answer.next_step
+    assert "a gap that the log does not explain" in answer.next_step
 
 
 @pytest.mark.parametrize(("exposed", "headline"), [(0.1, "Full"), (0.3, "Busy, partly waiting")])
@@ -157,7 +159,9 @@ def test_waiting_in_a_collective_is_no_good_news(
     answer = _answer(run)
     assert (answer.verdict, answer.headline) == ("full", headline)
     assert answer.tone == ("good" if headline == "Full" else "caution")
-    assert ("The fastest worker waits 30% of each step." in answer.details) == (exposed == 0.3)
+    assert ("The fastest worker spends 30% of each step waiting." in answer.details) == (
+        exposed == 0.3
+    )
 
 
 def test_busy_with_little_arithmetic_is_no_good_news(tmp_path: Path) -> None:
@@ -166,7 +170,7 @@ def test_busy_with_little_arithmetic_is_no_good_news(tmp_path: Path) -> None:
     _sample(run, lambda second: 98)
     answer = _answer(run)
     assert answer.tone == "plain"
-    assert "it did 6.0% of the arithmetic" in answer.answer
+    assert "it did 6.0% of the devices' peak compute" in answer.answer
     assert "more to do at once" in answer.next_step
 
 
@@ -191,5 +195,5 @@ def test_a_run_too_short_for_a_sample_says_so(tmp_path: Path) -> None:
     for second in range(5):
         run.sample("alpha", START + second, 0, gpus=[busy_gpu(0)])
     answer = _answer(run)
-    assert "took no sample between the first step and the last line" in answer.answer
+    assert "no monitor sample was taken during training" in answer.answer
     assert "for longer" in answer.next_step

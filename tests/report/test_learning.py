@@ -55,6 +55,14 @@ def test_bleu_has_an_end(tmp_path: Path) -> None:
     assert found.reason == "at the ceiling"
 
 
+def test_an_uncertain_gain_at_the_ceiling_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    found, _ = _judge(
+        tmp_path, lambda step: 2.0, _plus(lambda step: 91 + 1.45 * math.log(step), _noise(0.1))
+    )
+    assert 0.15 < found.probability < 0.85
+    assert found.reason == "at the ceiling"
+
+
 def test_still_improving(tmp_path: Path) -> None:
     found, _ = _judge(
         tmp_path,
@@ -277,6 +285,7 @@ def test_a_plateau_means_what_the_schedule_lets_it_mean(
     assert found.reason == reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_a_plateau_is_seldom_called_unfinished(correlation: float) -> None:
     generator = np.random.default_rng(8)
@@ -367,6 +376,7 @@ def test_the_turn_by_hand(tmp_path: Path) -> None:
     assert found.gap_first == pytest.approx(_turned(10) - _falls(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 def test_a_flat_curve_is_seldom_taken_for_overfitting(noise: float) -> None:
     """The lowest of many noisy evaluations is low by chance; that must not count as a turn."""

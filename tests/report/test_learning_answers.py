@@ -76,7 +76,7 @@ def test_an_overfitted_run_is_told_to_go_back(tmp_path: Path) -> None:
     trained = answers["fully_trained"]
     assert (trained.verdict, trained.tone) == ("no", "caution")
     assert trained.note == "worse than at step 100"
-    assert trained.next_step == "Do not go on from here: use the checkpoint of step 100."
+    assert trained.next_step == "Do not continue from here: use the checkpoint of step 100."
     assert answers["overfitting"].tone == "bad"
     # The mean of the last three, above the median of the three around step 100.
     rise = np.mean([turned(step) for step in (280, 290, 300)]) - np.median(
@@ -124,11 +124,11 @@ def test_advice_after_a_divergence(tmp_path: Path, precision: str, offered: str)
         run.lines.append(line | {"kind": "checkpoint", "bytes": 1, "seconds_blocking": 0.0})
     answers = answers_of(run.write())
     trained, overfitting = answers["fully_trained"], answers["overfitting"]
-    assert trained.note == "no number since step 210"
+    assert trained.note == "NaN or infinite since step 210"
     assert trained.next_step.startswith("Use the checkpoint of step 200, the last before that.")
     assert trained.next_step.endswith(offered)
     # Ten evaluations, from step 210 to 300.
-    assert "in 10 evaluations after it the loss is not a number" in overfitting.answer
+    assert "in 10 evaluations after it the loss is NaN or infinite" in overfitting.answer
     assert "at the end" not in overfitting.answer
     assert overfitting.tone == "plain"
 
@@ -138,7 +138,7 @@ def test_advice_after_a_divergence(tmp_path: Path, precision: str, offered: str)
     [
         (0.0, 100, "Start a new run with a learning rate above zero"),
         (9.0, 100, "Start a new run with a lower learning rate or a longer warm-up."),
-        (9.0, 400, "Let the warm-up end, at step 400, and look again."),
+        (9.0, 400, "Wait until the warm-up ends, at step 400, and look again."),
     ],
 )
 def test_a_plateau_of_what_never_learned_is_not_fully_trained(
@@ -157,7 +157,7 @@ def test_a_plateau_of_what_never_learned_is_not_fully_trained(
     trained, learning_rate = answers["fully_trained"], answers["learning_rate"]
     assert (trained.verdict, trained.tone, trained.confidence) == ("no", "bad", "high")
     assert trained.note == "no better than guessing"
-    assert "is 5.900, and guessing among all words of the vocabulary has 5.768" in trained.answer
+    assert "is 5.900; guessing uniformly over the vocabulary gives 5.768" in trained.answer
     assert trained.next_step.startswith(advice)
     assert (learning_rate.tone == "bad") == ("It was zero" in learning_rate.answer) == (not rate)
 
@@ -173,8 +173,10 @@ def test_a_plateau_that_hardly_translates_is_not_fully_trained(
     if bleu == 0.4:
         assert (found.tone, found.confidence) == ("bad", "medium")
         assert found.note == "best BLEU 0.40"
-        assert "But the best BLEU is 0.40: the model hardly translates." in found.answer
-        assert found.next_step.startswith("Read the samples. If all are alike, start a new run")
+        assert "But the best BLEU is only 0.40: the model hardly translates at all." in found.answer
+        assert found.next_step.startswith(
+            "Read the sample translations. If they are all alike, start a new run"
+        )
 
 
 def test_who_overfits_beyond_guessing_has_learned(tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def turns_late(rise: float) -> Curve:
 
 def test_a_plateau_that_may_have_turned_is_less_surely_the_best(tmp_path: Path) -> None:
     bleu = wobble(0.1)
-    run = learned(tmp_path, turns_late(0.04), lambda step: 20 + (bleu(step) or 0))
+    run = learned(tmp_path, turns_late(0.03), lambda step: 20 + (bleu(step) or 0))
     answers = answers_of(run.write())
     trained, overfitting = answers["fully_trained"], answers["overfitting"]
     assert overfitting.evidence["reason"] == "rise within noise"
@@ -288,7 +290,7 @@ def test_noise_lowers_the_confidence(tmp_path: Path) -> None:
     ("evaluations", "bleu", "advice"),
     [
         (18, 0.0, "Make evaluations shorter, not rarer"),
-        (18, 0.6, "Keep them: whether the model is fully trained is unclear"),
+        (18, 0.9, "Keep them: even with all of them it is unclear"),
         (60, 0.0, "Evaluate less often"),
     ],
 )
@@ -332,7 +334,7 @@ def test_who_cannot_go_on_is_told_to_evaluate_more_in_a_new_run(
 def test_losses_that_are_no_numbers_are_not_too_few(tmp_path: Path) -> None:
     run = learned(tmp_path, no_number, lambda step: 0.0, no_number, train_loss=no_number)
     found = answers_of(run.write())["overfitting"]
-    assert "In 30 evaluations the loss is not a number." in found.answer
+    assert "In 30 evaluations the loss is NaN or infinite." in found.answer
     assert found.next_step == SEE_WHAT_IS_MISSING
 
 
@@ -351,8 +353,8 @@ def test_what_has_ended_has_no_next_evaluation(tmp_path: Path, finished: bool, a
 def test_a_loss_below_that_of_the_training_sample(tmp_path: Path) -> None:
     run = learned(tmp_path, lambda step: 2.0, lambda step: 20.0, lambda step: 1.9 + step / 1000)
     words = answers_of(run.write())["overfitting"].answer
-    assert "It lies 0.200 below the loss on a sample of the training text" in words
-    assert "(0.090 above it at the first evaluation)" in words
+    assert "It is 0.200 below the loss on a sample of the training text" in words
+    assert "(at the first evaluation, 0.090 above it)" in words
 
 
 def two_sets(path: Path, second: Curve) -> dict[str, Answer]:
@@ -370,10 +372,13 @@ def test_a_set_that_disagrees_is_heard(tmp_path: Path) -> None:
     answers = two_sets(tmp_path, turned)
     trained, overfitting = answers["fully_trained"], answers["overfitting"]
     assert trained.answer.endswith(
-        "This is what the set news says, but talks says no (past its best)."
+        "This is the verdict on news, but talks says no (past its best)."
     )
-    assert trained.next_step.startswith("By news: Go on")
-    assert "By talks: Do not go on from here: use the checkpoint of step 100." in trained.next_step
+    assert trained.next_step.startswith("According to news: Continue")
+    assert (
+        "According to talks: Do not continue from here: use the checkpoint of step 100."
+        in trained.next_step
+    )
     assert trained.confidence == "low"
     assert (overfitting.verdict, overfitting.tone, overfitting.confidence) == (
         "no",
@@ -382,12 +387,12 @@ def test_a_set_that_disagrees_is_heard(tmp_path: Path) -> None:
     )
     assert "but talks says yes (turned while training falls)" in overfitting.answer
     assert overfitting.evidence["other_sets"]["talks"]["best_step"] == 100
-    assert overfitting.note.endswith("; not so on talks")
+    assert overfitting.note.endswith("; different on talks")
 
 
 def test_sets_that_agree(tmp_path: Path) -> None:
     answers = two_sets(tmp_path, lambda step: 5 - 0.2 * math.log(step))
-    assert answers["fully_trained"].answer.endswith("the set news says; talks agrees.")
+    assert answers["fully_trained"].answer.endswith("the verdict on news; talks agrees.")
     assert answers["fully_trained"].confidence == "medium"
     assert answers["overfitting"].tone == "good"
 

@@ -19,7 +19,7 @@ def test_counters_survive_a_reboot_and_say_so(tmp_path: Path) -> None:
     missing: list[str] = []
     machine = read_machines(run.write() / "monitor", ["alpha"], {}, missing)[0]
     assert machine.sent_bytes.tolist() == [0, 50, 70, 100]
-    assert any("byte counter of eth0 started again" in notice for notice in missing)
+    assert any("byte counter of eth0 was reset" in notice for notice in missing)
 
 
 def test_the_interface_of_the_link_or_else_the_busiest(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:
     machines = read_machines(folder, ["alpha", "beta"], {}, missing)
     assert [machine.host for machine in machines] == ["alpha"]
     assert any("monitor/beta.jsonl is missing" in notice for notice in missing)
-    assert any("monitor/gamma.jsonl holds no whole line" in notice for notice in missing)
+    assert any("monitor/gamma.jsonl contains no complete line" in notice for notice in missing)
 
 
 def test_gpus_by_index(tmp_path: Path) -> None:

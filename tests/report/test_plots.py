@@ -30,7 +30,7 @@ def test_caption_and_answer_name_the_same_share(tmp_path: Path) -> None:
     picture = step_time_picture(evidence, findings)
     assert picture is not None
     # Of 50% exposed communication 20% are waiting for worker 1.
-    assert "could remove at most 30% of the time" in picture.caption
+    assert "could remove at most 30% of the step time" in picture.caption
     assert "(30%) waiting for the network" in network_bottleneck(evidence, findings).answer
 
 

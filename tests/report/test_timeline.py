@@ -72,7 +72,7 @@ def test_more_seconds_than_passed_are_told(tmp_path: Path) -> None:
     findings = analyse(evidence)
     assert findings.duration.overcounted == pytest.approx(20)
     answer = duration(evidence, findings)
-    assert "20.0 s more than passed" in answer.details[0]
+    assert "20.0 s more than the wall time" in answer.details[0]
     assert answer.confidence == "medium"
 
 

@@ -123,7 +123,7 @@ def test_others_on_the_link_are_found_behind_the_runs_own_bytes(tmp_path: Path) 
     assert other.low > 0.5
     answer = step_time_vs_network(evidence, findings)
     assert "steps are slower while others use the link" in answer.details[0]
-    assert "Find out who else uses the link" in answer.next_step
+    assert "Find out what else uses the link" in answer.next_step
     assert answer.evidence["with_other_traffic"]["value"] == other.value
 
 
@@ -132,5 +132,5 @@ def test_traffic_of_another_machine_is_less_sure(tmp_path: Path) -> None:
     del run.monitor["alpha"]
     evidence = _load(run)
     answer = step_time_vs_network(evidence, analyse(evidence))
-    assert "The steps are those of alpha, the traffic that of beta." in answer.details
+    assert "Step times are from alpha, traffic is from beta." in answer.details
     assert answer.confidence == "medium"

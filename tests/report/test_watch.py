@@ -1,4 +1,4 @@
-"""The live page: cheap, up to date, for this machine alone, and whole in a real browser."""
+"""The live page: cheap, up to date, only available on this machine, and whole in a real browser."""
 
 import json
 import threading
@@ -121,7 +121,7 @@ def test_restarts_lost_machines_and_the_end_are_told_as_they_happen(tmp_path: Pa
     assert told["evaluations"][-1]["step"] == 40
     assert told["train"][-1][0] <= 40
     _append(metrics, {"kind": "stop", "time": now, "step": 41, "reason": "steps"})
-    assert state.look()["state"]["words"] == "ended (steps)"
+    assert state.look()["state"]["words"] == "finished: all steps done"
     # A run that ended, and is taken up again, is followed.
     _append(metrics, {"kind": "resume", "time": now, "step": 41, "hosts": ["alpha"]})
     assert state.look()["state"]["words"] == "running"
@@ -161,9 +161,9 @@ def test_a_silent_run_and_one_that_has_not_begun(tmp_path: Path) -> None:
     run = _running(tmp_path / "run")
     run.write()
     silent = RunState(RunFolder(run.path), lambda: run.clock + 4000).look()
-    assert silent["state"] == {"tone": "bad", "words": "silent for 1 h 7 min"}
+    assert silent["state"] == {"tone": "bad", "words": "no sign of life for 1 h 7 min"}
     waiting = RunState(RunFolder(tmp_path / "later"), lambda: START)
-    assert waiting.look()["state"]["words"] == "waiting for the first line"
+    assert waiting.look()["state"]["words"] == "waiting for the run to start"
 
 
 @contextmanager

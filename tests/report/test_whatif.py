@@ -192,7 +192,7 @@ def test_one_machine_needs_no_network() -> None:
     [
         (Scenario(machines=4, workers=2), "every machine needs a worker"),
         (Scenario(local_fragments=4), "need at least as many local steps"),
-        (Scenario(local_steps=8, compression="powersgd"), "powersgd works on gradients"),
+        (Scenario(local_steps=8, compression="powersgd"), "powersgd only works on gradients"),
     ],
 )
 def test_what_cannot_be(scenario: Scenario, problem: str) -> None:
@@ -246,7 +246,7 @@ def test_what_was_measured_alone_tests_the_model(tmp_path: Path) -> None:
     assert pair.endswith("they do not agree.")
     untested = calm_run(tmp_path / "untested")
     untested.lines = [line for line in untested.lines if line["kind"] != "calibration"]
-    assert "Nothing was measured apart from the steps" in fit(untested)
+    assert "There are no independent measurements" in fit(untested)
 
 
 def test_calibration_of_a_run(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_the_first_line_says_how_far_it_is_from_the_run(
     assert found.overlap == 0
     assert predict(found, Scenario()).seconds_step == pytest.approx(0.5 + 0.402)
     whatif_command(run, WhatifOptions(), now=START)
-    assert "steps of 1.00 s; the first line, the run itself, is -9.8% off" in " ".join(
+    assert "mean step of 1.00 s; for the run itself, in the first row, it is -9.8% off" in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -372,10 +372,10 @@ def test_several_machines_of_a_run_on_one_have_the_usual_link(
     (eight, half, _), words = asked(run, capsys, workers=8)
     assert (eight[0], eight[-3:]) == ("8 workers", ["1.00 Gb/s", "8", "8"])
     assert half[0] == "... and bf16"
-    assert "lines with several ask about links of 1.00 Gb/s where they do not say" in words
-    assert "Not measured: links, as this run had one machine" in words
-    assert "1.00 Gb/s and 0.10 ms a hop" in words
-    assert "Not measured: an exchange, as this run had one worker" in words
+    assert "rows with several assume links of 1.00 Gb/s unless they say" in words
+    assert "Not measured: links, because this run had one machine" in words
+    assert "1.00 Gb/s and 0.10 ms per hop" in words
+    assert "Not measured: an exchange, because this run had one worker" in words
     # The link itself can be asked about: between two machines.
     (link, *_), _ = asked(run, capsys, bandwidth="10Gbit")
     assert (link[0], link[-3:]) == ("10.0 Gb/s, 2 machines", ["10.0 Gb/s", "2", "2"])
@@ -392,12 +392,12 @@ def test_what_a_sum_inside_a_machine_costs_is_not_made_up(
     rows, words = asked(run, capsys, machines=1, workers=8)
     # Sending less would change nothing of a cost that is not known.
     assert [row[0] for row in rows] == ["1 machine, 8 workers"]
-    assert "What that costs was not measured, as no machine had two" in words
+    assert "That cost was not measured, because no machine had two" in words
     assert "On CPUs the workers of a machine share its cores" in words
     rows, words = asked(run, capsys, device_speed=2)
     assert [row[0] for row in rows] == ["2 x device speed"]
     assert "Not measured" not in words
-    assert "lines with several" not in words
+    assert "rows with several" not in words
 
 
 def test_where_sums_are_not_made_inside_machines_first() -> None:
@@ -441,7 +441,7 @@ def test_the_command_answers_what_was_asked(
     assert f"{1000 / step:,.0f}" in asked
     assert asked.endswith(f"{120 * step / 3600 * 2 * 2.0:.2f}")
     assert any(line.startswith("... and bf16") for line in lines)
-    assert any(line.startswith("- Ring:") for line in lines)
+    assert any(line.startswith("- Ring all-reduce:") for line in lines)
 
 
 def test_the_command_without_options_asks_the_usual(
@@ -450,7 +450,9 @@ def test_the_command_without_options_asks_the_usual(
     whatif_command(calm_run(tmp_path).write(), WhatifOptions(), now=START)
     text = capsys.readouterr().out
     assert "network of 10 Gb/s" in text
-    assert "steps of 1.00 s; the first line, the run itself, is +0.0% off" in " ".join(text.split())
+    assert "mean step of 1.00 s; for the run itself, in the first row, it is +0.0% off" in " ".join(
+        text.split()
+    )
 
 
 def test_the_options_on_the_command_line(
@@ -472,7 +474,7 @@ def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
     assert str(problem.value).splitlines() == [
         "--price-per-hour -1: must be a finite number, at least 0",
         "--workers 0: must be a finite number above 0",
-        "bandwidth 'fast': give a number and a unit, as in 10Gbit or 100Mbit",
+        "bandwidth 'fast': give a number and a unit, for example 10Gbit or 100Mbit",
     ]
 
 

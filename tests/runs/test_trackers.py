@@ -153,7 +153,7 @@ def test_a_tracker_that_hangs_is_left_behind(
     monkeypatch.setattr(module, "open_tracker", lambda *_: Stubborn(answered))
     monkeypatch.setattr(module, "SECONDS_AT_END", 0.01)
     (warning,) = _tell(RunFolder(tmp_path), "mlflow", 1, 20)
-    assert warning.startswith("tracker mlflow failed: it was not done")
+    assert warning.startswith("tracker mlflow failed: it had not finished")
     answered.set()
 
 

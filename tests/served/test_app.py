@@ -79,7 +79,7 @@ def test_directions(address: str) -> None:
     answer = {"translatedText": "HELLO", "detectedLanguage": detected}
     assert post(f"{address}/translate", auto) == (200, answer)
     status, answer = post(f"{address}/translate", auto | {"target": "en"})
-    assert (status, answer["error"][-16:]) == (400, "say which of de, fr"[-16:])
+    assert (status, answer["error"][-16:]) == (400, "name one of de, fr"[-16:])
     assert get(f"{address}/languages") == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": ["en"]},
@@ -111,7 +111,7 @@ BAD_REQUESTS = {
     "scores in words": (ASKED | {"scores": "maybe"}, 400, "scores must be true or false"),
     "too long": (ASKED | {"q": "x" * 2_001}, 400, "request (2001) exceeds text limit (2000)"),
     "long in sum": (ASKED | {"q": ["x" * 999] * 3}, 400, "request (2997) exceeds text limit"),
-    "half a pair": (ASKED | {"q": "\ud800"}, 400, "half of a surrogate pair"),
+    "half a pair": (ASKED | {"q": "\ud800"}, 400, "an unpaired surrogate"),
     "not JSON": (b'{"q": ', 400, "the body is not application/json"),
     "nested without end": (b"[" * 60_000, 400, "the body is not application/json"),
     "a list": ([ASKED], 400, "must be a JSON object"),
@@ -224,7 +224,7 @@ def test_what_takes_too_long_is_given_up() -> None:
     gate = Gate()
     with serving(model("en", "de", gate), limits=replace(LIMITS, seconds=0.2)) as address:
         # On a busy machine a request may itself take so long to arrive.
-        late = (504, {"error": "It was not translated within 0.2 seconds"})
+        late = (504, {"error": "The translation took longer than 0.2 seconds"})
         wait_until(lambda: post(f"{address}/translate", ASKED) == late)
         gate.may_go.set()
         host, port = address.removeprefix("http://").split(":")

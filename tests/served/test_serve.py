@@ -111,7 +111,7 @@ def test_senseless_requests_are_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for words, line in (
-            (["nowhere"], "nowhere: no run there"),
+            (["nowhere"], "nowhere: no run found there"),
             ([spelling_run, "--port", port], f"127.0.0.1:{port}: Address already in use; choose"),
             ([spelling_run, "--host", "no.such.host.invalid"], "no.such.host.invalid:0: "),
             ([spelling_run, "--port", "70000"], "--port 70000: must be at least 0 and at most"),
@@ -119,16 +119,16 @@ def test_senseless_requests_are_one_line(
             ([spelling_run, "--timeout-seconds", "nan"], "--timeout-seconds nan: must be"),
             ([spelling_run, "--beam", "0"], "--beam 0: must be at least 1"),
             ([spelling_run, "--checkpoint", "7"], "--checkpoint 7: choose best, latest or"),
-            ([spelling_run, "--api-keys", tmp_path / "none"], "none: no key in it; write one"),
+            ([spelling_run, "--api-keys", tmp_path / "none"], "none: contains no key; write one"),
             ([spelling_run, "--api-keys", tmp_path / "odd"], "odd: not UTF-8; write one key"),
             ([spelling_run, "--api-keys", tmp_path / "gone"], "gone: No such file"),
             (
                 [spelling_run, exported, "--source", "en"],
-                "--source and --target name the languages",
+                "--source and --target apply to a single model",
             ),
             ([exported, "--checkpoint", "50"], "--checkpoint: "),
-            ([exported, "--precision", "bfloat16"], "is an export, whose weights are as they"),
-            ([exported, tmp_path / "same"], "same: there is a model from en to de-AT already"),
+            ([exported, "--precision", "bfloat16"], "is an export, whose weights are fixed"),
+            ([exported, tmp_path / "same"], "same: there is already a model from en to de-AT"),
         ):
             port_words = [] if "--port" in words else ["--port", "0"]
             code, errors = refusal(capsys, "serve", *words, *port_words)

@@ -28,6 +28,8 @@ from support import (
     write_lines,
 )
 
+pytestmark = pytest.mark.slow
+
 PARENT = """\
 [corpus]
 folder = "prepared/general"
@@ -155,7 +157,6 @@ def test_an_adapted_run_goes_on_bit_for_bit_without_its_parent(
     assert gains[1][-2:] == gains[0][-2:], "also after a resume they are compared with the start"
 
 
-@pytest.mark.slow
 def test_two_workers_start_from_the_same_weights_as_one(folder: Path) -> None:
     still = [f"model.{name}=0" for name in ("dropout", "attention_dropout", "relu_dropout")]
     losses = []
@@ -249,7 +250,10 @@ def test_another_vocabulary_is_refused_with_what_mends_it(folder: Path) -> None:
     ("vocabulary", "problem"),
     [
         ('from_run = "runs/none"', "vocabulary.from_run: no run at"),
-        ('from_run = "runs/general"\njoint = false', "is one for both languages; change it"),
+        (
+            'from_run = "runs/general"\njoint = false',
+            "has one vocabulary for both languages; change",
+        ),
     ],
 )
 def test_a_run_that_cannot_give_its_vocabulary_is_named(

@@ -40,7 +40,7 @@ MUON = ["optimizer.kind=muon"]
         ("training.precision='float32'", 'training.precision = "float32"'),
         ("batches.row_tokens=32", "batches.row_tokens = 32 is not a multiple of 64"),
         ("model.heads=2", ""),
-        ("model.heads=8", "model.d_model / heads = 8 is not a power of two from 16 on"),
+        ("model.heads=8", "model.d_model / heads = 8 is not a power of two of at least 16"),
         ("model.d_model=96", "model.d_model / heads = 24 is not"),
         ("distributed.compression='powersgd'", 'distributed.compression = "powersgd"'),
     ],

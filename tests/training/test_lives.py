@@ -62,7 +62,7 @@ def test_a_request_to_stop_that_one_worker_hears_at_the_start_stops_all(
     assert run(prepared, "run") is Stop.SIGNAL
     assert (prepared / "run/metrics.jsonl").read_bytes() == b""
     log = (prepared / "run/train.log").read_text()
-    assert "stopped at step 0, as asked; the same command resumes the run" in log
+    assert "stopped at step 0, as requested; the same command resumes the run" in log
     assert "complete" not in log
 
 
@@ -113,7 +113,7 @@ def test_a_save_that_failed_is_not_answered_nor_tried_at_every_step(
     assert [line["step"] for line in metrics(prepared / "run", "checkpoint_failed")] == [1]
     assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [3]
     log = (prepared / "run/train.log").read_text()
-    assert "the launcher that asked for it will get no answer" in log
+    assert "the launcher that requested it will get no answer" in log
 
 
 def test_a_run_whose_last_checkpoint_failed_is_not_complete(
@@ -197,7 +197,7 @@ def test_a_run_that_another_process_trains_is_refused(
             capsys, "train", prepared / "config.toml", "--run", prepared / "run", *SMALL
         )
     assert code == 2
-    assert f"{prepared / 'run'}: another process is busy training it" in errors
+    assert f"{prepared / 'run'}: another process is training it" in errors
     assert (prepared / "run/config.toml").read_bytes() == config
     assert run(prepared, "run") is Stop.STEPS
 
@@ -216,7 +216,7 @@ def test_an_opening_that_was_killed_is_done_again(prepared: Path) -> None:
 
 def test_checkpoints_without_a_config_are_not_taken_for_a_new_run(prepared: Path) -> None:
     (prepared / "run/checkpoints/step-00000008").mkdir(parents=True)
-    with pytest.raises(UserError, match="is not empty and holds no run"):
+    with pytest.raises(UserError, match="is not empty and is not a run"):
         run(prepared, "run")
 
 

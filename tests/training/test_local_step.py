@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from dragoman.cluster.processes import Workers
+from dragoman.config import DistributedSettings
 from dragoman.config_file import load_config
 from dragoman.corpus.rows import Position, StepRows
 from dragoman.training import local_step
-from dragoman.training.local_step import LocalStep
+from dragoman.training.local_step import LocalStep, local_rate
 from dragoman.training.parts import make_parts
 from dragoman.training.step import PlainStep, StepResult
 from support import SMALL
@@ -25,12 +26,14 @@ class StepOfDevice(PlainStep):
     """Says what is asked of it, and tells the seconds of its own clock."""
 
     calls: list[str]
+    rate = 0.0
 
     def queue(
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
     ) -> None:
         super().queue(batch, step, learning_rate, seconds_waited)
         self.calls.append("queue")
+        self.rate = learning_rate
 
     def weights_changed(self) -> None:
         self.calls.append("weights changed")
@@ -81,3 +84,23 @@ def test_those_who_save_to_one_folder_do_not_wait_for_ever_for_each_other(
     monkeypatch.setattr("dragoman.training.local_step.distributed.new_group", new_group)
     make_parts(config, ALONE).step.begin(5, [0, 0], 0)
     assert limits == [timedelta(seconds=7)]
+
+
+@pytest.mark.parametrize(("workers", "rate"), [(1, 1.0), (2, 2**0.5), (4, 2.0), (9, 2.0)])
+def test_smaller_shares_of_a_batch_have_larger_rates_within_limits(
+    workers: int, rate: float
+) -> None:
+    assert local_rate(DistributedSettings(), workers) == rate
+    assert local_rate(DistributedSettings(local_rate=0.5), workers) == 0.5
+
+
+def test_a_worker_steps_at_its_own_rate(prepared: Path) -> None:
+    local = ["distributed.sync=local", "distributed.local_rate=0.25"]
+    config = load_config(prepared / "config.toml", [*SMALL, *local])
+    parts = make_parts(config, ALONE)
+    own = StepOfDevice(config, parts.model, ALONE)
+    own.calls = []
+    step = LocalStep(own, parts.model, ALONE, config.distributed)
+    step.begin(5, [0], 0)
+    step.queue(next(parts.stream.steps(Position(), 0, 1)), 1, 1e-3, 0.0)
+    assert own.rate == 0.25e-3

@@ -85,7 +85,7 @@ def test_a_model_of_several_tags_asks_which(
     code, errors = refusal(capsys, "translate", folder / "whole")
     assert (code, errors.splitlines()[-1]) == (
         2,
-        "dragoman: the model knows several tags: choose with --tag <2de> or <2en>",
+        "dragoman: the model has several tags: choose with --tag <2de> or <2en>",
     )
     code, errors = refusal(capsys, "translate", folder / "whole", "--tag", "<2fr>")
     assert code == 2
@@ -121,4 +121,4 @@ def test_weights_cannot_change_when_a_run_goes_on(
     finally:
         config_of(folder, STAGED)
     assert code == 2
-    assert "the weights of corpus.train were [1.0, 2.0], are [1.0, 3.0]" in errors
+    assert "the weights of corpus.train were [1.0, 2.0], are now [1.0, 3.0]" in errors

@@ -69,12 +69,15 @@ def test_a_restart_waits_for_the_lock_of_the_life_before(
 ) -> None:
     before = ExitStack()
     before.enter_context(exclusive(tmp_path, "training it"))
-    with ExitStack() as now, pytest.raises(UserError, match="busy training it"):
+    with ExitStack() as now, pytest.raises(UserError, match="another process is training it"):
         hold(RunFolder(tmp_path), now, patience_seconds=0.0)
     monkeypatch.setattr("dragoman.training.opening.time.sleep", lambda _: before.close())
     with ExitStack() as now:
         hold(RunFolder(tmp_path), now, patience_seconds=60.0)
-        with pytest.raises(UserError, match="busy"), exclusive(tmp_path, "training it"):
+        with (
+            pytest.raises(UserError, match="another process is"),
+            exclusive(tmp_path, "training it"),
+        ):
             pass
 
 

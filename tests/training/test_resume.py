@@ -36,9 +36,9 @@ def test_a_text_that_was_not_prepared_is_refused(prepared: Path) -> None:
         ("corpus.source_language=fr", "corpus.source_language = 'fr', not 'en'"),
         (
             'corpus.validation={other = {source = "valid.en", target = "valid.de"}}',
-            "corpus.validation was valid: valid.en, valid: valid.de; the config now says other",
+            "corpus.validation was valid: valid.en, valid: valid.de; the config now has other",
         ),
-        ("corpus.test={}", "the config now says nothing; run `dragoman prepare`"),
+        ("corpus.test={}", "the config now has nothing; run `dragoman prepare`"),
     ],
 )
 def test_a_corpus_of_other_settings_is_refused(prepared: Path, override: str, problem: str) -> None:

@@ -153,8 +153,8 @@ def test_changed_settings_are_refused_by_name(prepared: Path) -> None:
     with pytest.raises(UserError) as caught:
         run(prepared, "run", "optimizer.beta2=0.997", "training.seed=7", "training.steps=8")
     message = str(caught.value)
-    assert "optimizer.beta2 was 0.98, is 0.997" in message
-    assert "training.seed was 1, is 7" in message
+    assert "optimizer.beta2 was 0.98, is now 0.997" in message
+    assert "training.seed was 1, is now 7" in message
     assert "training.steps" not in message
     assert run(prepared, "run", "training.steps=8", "checkpoints.keep_latest=1") is Stop.STEPS
     with pytest.raises(UserError, match=r"cleaning.max_words = 70, not 80; run `dragoman prepare`"):
@@ -167,7 +167,7 @@ def test_steps_are_fixed_where_the_schedule_depends_on_them(prepared: Path) -> N
     config = load_config(prepared / "config.toml", [*without_scale, *cosine])
     train(config, str(prepared / "run"))
     longer = load_config(prepared / "config.toml", [*without_scale, *cosine, "training.steps=30"])
-    with pytest.raises(UserError, match=r"training\.steps was 24, is 30"):
+    with pytest.raises(UserError, match=r"training\.steps was 24, is now 30"):
         train(longer, str(prepared / "run"))
 
 
@@ -261,7 +261,9 @@ def test_steps_without_finite_gradient_stop_the_run_before_harm(
         "_learning_rate",
         lambda self, step: float("inf") if step > 4 else 0.1,
     )
-    with pytest.raises(SystemFault, match="no finite gradient in 3 steps in a row, up to step 8"):
+    with pytest.raises(
+        SystemFault, match="no finite gradient for 3 consecutive steps, up to step 8"
+    ):
         run(prepared, "run", "training.max_skipped_steps=3")
     skipped = [line.get("skipped", False) for line in metrics(prepared / "run", "train")]
     assert skipped[-3:] == [True] * 3
@@ -344,7 +346,7 @@ def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signa
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 4, errors
     assert not metrics(prepared / "run", "eval"), "who sends a signal does not wait for scores"
-    assert f"as asked by {number.name}" in errors
+    assert f"as requested by {number.name}" in errors
     last = metrics(prepared / "run", "train")[-1]["step"]
     assert read_index(prepared / "run/checkpoints").latest == f"step-{last:08d}"
     assert metrics(prepared / "run", "stop")[-1]["reason"] == "signal"
@@ -405,7 +407,7 @@ def test_a_folder_with_other_things_is_refused(
     config = prepared / "config.toml"
     code, errors = refusal(capsys, "train", config, "--run", prepared, *SMALL)
     assert code == 2
-    assert "is not empty and holds no run" in errors
+    assert "is not empty and is not a run" in errors
 
 
 @pytest.mark.slow

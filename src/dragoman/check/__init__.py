@@ -1,1 +1,1 @@
-"""`dragoman check`: what machines and links allow, measured before hours are spent."""
+"""`dragoman check`: measure machines and links before a long run."""

@@ -85,11 +85,11 @@ def name_of(way: Scenario) -> str:
 def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
     """What to set, and why; `configured` names the prediction for what is set now."""
     if len(predicted) == 1:
-        return "one worker: nothing travels; add --workers or --hosts to check more"
+        return "one worker: no network is used; add --workers or --hosts to check more"
     alone, plain, half, local, *_ = predicted.values()
     own = predicted[configured]
     if own.machines == 1:
-        return "all workers are on one machine: nothing travels over a network"
+        return "all workers are on one machine: no network is used"
     best = choose_way((plain, half, local), alone)
     if _gives_up(own) == _gives_up(best) and own.network_share <= max(
         SMALL_NETWORK_SHARE.value, best.network_share
@@ -102,7 +102,7 @@ def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
         advice = (
             f"set distributed.sync = 'auto', which chooses '{local.label}' here: gradients would "
             f"spend {in_percent(plain.network_share)} of every step on the network, in bf16 "
-            f"{in_percent(half.network_share)}, these {in_percent(local.network_share)}; or make "
+            f"{in_percent(half.network_share)}, this {in_percent(local.network_share)}; or make "
             "the batch larger"
         )
     else:
@@ -121,7 +121,7 @@ def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str
     slow = [one for one in ways if is_slower(one.seconds_step, alone.seconds_step)]
     words = ""
     if names := [f"'{one.label}'" for one in slow if one is not best]:
-        words = f". As {' and as '.join(names)} the run would be slower than one worker alone"
+        words = f". With {' or '.join(names)} the run would be slower than one worker alone"
     if best in slow:
         words += ". Even so one worker alone would be faster: train on one machine"
     return words

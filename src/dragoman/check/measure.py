@@ -1,4 +1,4 @@
-"""Measure machines, links and a few steps; worker 0's findings go to whoever launched."""
+"""Measure machines, links and a few steps; worker 0 reports the findings to the launcher."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def check_on(hosts: Sequence[Host], config: Config) -> Findings:
     """Look at several workers, here or on other machines, from one place."""
     if silent := unreachable(hosts):
         raise UserError(
-            f"{', '.join(silent)}: no answer over ssh; try `ssh {silent[0]} true` by hand"
+            f"{', '.join(silent)}: no answer over ssh; try `ssh {silent[0]} true` yourself"
         )
     settings = replace(
         config.distributed, max_restarts=0, min_workers=None, wait_seconds=WAIT_SECONDS

@@ -1,4 +1,4 @@
-"""What a person wants to read before a run."""
+"""What `dragoman check` prints."""
 
 from collections.abc import Iterable, Sequence
 
@@ -26,14 +26,14 @@ def page(findings: Findings, config: Config) -> str:
     if findings.links:
         lines += ["links", *_table(_link_rows(findings.links))]
     lines += [
-        f"predicted for {findings.step.parameters:,} parameters, "
-        f"{findings.step.target_tokens:,} target tokens a step",
+        f"predicted for {findings.step.parameters:,} parameters, {findings.step.target_tokens:,} "
+        "target tokens per step",
         *_table(_prediction_rows(predicted.values(), configured, config.training.steps)),
     ]
     if findings.step.device == "cpu" and len(set(findings.hosts)) < len(findings.hosts):
         lines.append(
-            "on CPUs the workers of a machine share its cores: one worker alone has all of them, "
-            "and more on one machine compute no faster"
+            "on CPUs the workers of a machine share its cores: a single worker uses them all, "
+            "and more workers on one machine compute no faster"
         )
     lines += [f"problem: {one}" for one in problems(findings, config)]
     if choice := automatic_choice(findings, config):
@@ -43,7 +43,7 @@ def page(findings: Findings, config: Config) -> str:
 
 
 def _machine_rows(findings: Findings) -> list[list[str]]:
-    rows = [["host", "workers", "devices", "computes a step in", "memory", "disk free", "clock"]]
+    rows = [["host", "workers", "devices", "compute per step", "memory", "disk free", "clock"]]
     for one in findings.machines:
         seconds = [
             seconds

@@ -1,4 +1,4 @@
-"""What is wrong with machines and links, or holds the others up."""
+"""What is wrong with machines and links, or slows the others down."""
 
 import statistics
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def problems(findings: Findings, config: Config) -> list[str]:
         *_full_disks(findings, config),
         *(
             f"the clock of {one.host} is {one.clock_lead_seconds:+.1f} s off that of "
-            f"{findings.machines[0].host}: its lines in the report will be moved by that much"
+            f"{findings.machines[0].host}: the report will shift its samples by that much"
             for one in findings.machines
             if abs(one.clock_lead_seconds) > CLOCK_SECONDS
         ),
@@ -56,8 +56,8 @@ def _poor_links(findings: Findings) -> list[str]:
         reached = 8e-6 * link.goodput_bytes_per_second / link.speed_mbit
         if reached < POOR_GOODPUT:
             found.append(
-                f"{link.interface} of {host} claims {link.speed_mbit:,} Mb/s but carries "
-                f"{reached:.0%} of it: look for a bad cable, a busy switch, a limit on the way"
+                f"{link.interface} of {host} advertises {link.speed_mbit:,} Mb/s but carries "
+                f"{reached:.0%} of it: look for a bad cable, a busy switch or a rate limit"
             )
         faster = {
             name: speed
@@ -65,8 +65,8 @@ def _poor_links(findings: Findings) -> list[str]:
             if (speed or 0) > link.speed_mbit and name != link.interface
         }
         found += [
-            f"{host} uses {link.interface} ({link.speed_mbit:,} Mb/s) though {name} claims "
-            f"{speed:,} Mb/s: if it leads to the others, set distributed.interface = {name!r}"
+            f"{host} uses {link.interface} ({link.speed_mbit:,} Mb/s) although {name} has "
+            f"{speed:,} Mb/s: if it reaches the other hosts, set distributed.interface = {name!r}"
             for name, speed in faster.items()
         ]
     return found
@@ -86,7 +86,7 @@ def _slow_hosts(findings: Findings) -> list[str]:
     }
     best = min(seconds.values())
     return [
-        f"{host} is slow: {in_time(one)} of computing a step, {one / best:.1f} times the best "
+        f"{host} is slow: {in_time(one)} of compute per step, {one / best:.1f} times the fastest "
         "host's; every step waits for it, unless distributed.balance gives it fewer rows"
         for host, one in seconds.items()
         if one > SLOW_HOST * best
@@ -98,7 +98,7 @@ def _different_gpus(machines: Sequence[MachineFacts]) -> list[str]:
     if len(kinds) < 2:
         return []
     listed = ", ".join(f"{one.host} {'/'.join(dict.fromkeys(one.gpus))}" for one in machines)
-    return [f"the GPUs differ ({listed}): every step waits for the slowest kind"]
+    return [f"the GPUs differ ({listed}): every step waits for the slowest"]
 
 
 def _full_disks(findings: Findings, config: Config) -> list[str]:

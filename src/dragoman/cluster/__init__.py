@@ -1,1 +1,1 @@
-"""Many processes, many machines: where they meet, and what they say to each other."""
+"""Many processes, many machines: how they connect and communicate."""

@@ -119,7 +119,7 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
     except RendezvousStateError as error:
         reason = str(error)
     except RendezvousError as error:
-        reason, is_over = f"the machines could not meet: {error}", False
+        reason, is_over = f"the machines could not connect: {error}", False
     finally:
         stop_heartbeats(meetings)
     if is_over:

@@ -1,4 +1,4 @@
-"""A folder for as long as an agent lives, in the temporary directory."""
+"""A temporary folder that lives as long as an agent."""
 
 import fcntl
 import os

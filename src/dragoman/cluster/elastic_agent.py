@@ -131,7 +131,10 @@ class Agent(LocalElasticAgent):
                 return RunResult(state=WorkerState.FAILED, failures={})
         elif result.state is WorkerState.HEALTHY and self._is_forgotten():
             # Two groups would train the same run, each for itself.
-            say("the others went on without this machine, which was too slow to answer; rejoining")
+            say(
+                "the other machines continued without this one, which was too slow to answer; "
+                "rejoining"
+            )
             self._restart_workers(worker_group)
         return result
 
@@ -193,7 +196,9 @@ class Agent(LocalElasticAgent):
             ]
             self._control.post_failure(failure)
             if earlier[-2:] == [(failure.step, reason)] * 2:
-                self._control.give_up(replace(failure, reason=f"{reason} for the third time there"))
+                self._control.give_up(
+                    replace(failure, reason=f"{reason} for the third time at this step")
+                )
 
     def _post(self, rank: int, step: int | None, reason: str) -> None:
         self._control.post_failure(failure_here(reason, rank, step))

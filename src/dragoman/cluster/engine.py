@@ -1,4 +1,4 @@
-"""What Dragoman needs of PyTorch's insides, behind one door.
+"""PyTorch internals that Dragoman needs, all in one place.
 
 Nothing else imports a private name of torch or touches a private attribute of its objects. For each
 there is a test that names it when a new PyTorch has changed it; pyproject.toml bounds the versions.

@@ -1,4 +1,4 @@
-"""What made a worker or a machine fail, and which of many failures came first."""
+"""Why a worker or a machine failed, and which of many failures came first."""
 
 import socket
 import time
@@ -46,7 +46,9 @@ def read_failure(value: object) -> Failure:
             worker, step = (number if isinstance(number, int) else None for number in numbers)
             flags = {name: rest.get(name) is True for name in ("is_echo", "is_final", "is_mistake")}
             return Failure(host, worker, step, reason, float(when), **flags)
-    return Failure("a machine", None, None, "it says why in words of another version", 0.0)
+    return Failure(
+        "a machine", None, None, "its error message is in a format this version cannot read", 0.0
+    )
 
 
 def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:

@@ -31,14 +31,17 @@ def parse_hosts(text: str) -> list[Host]:
         user, at, host = name.rpartition("@")
         if at:
             raise UserError(
-                f"--hosts {text}: write {host} alone, and `User {user}` for it in ~/.ssh/config"
+                f"--hosts {text}: write only {host}, and put `User {user}` for it into "
+                "~/.ssh/config"
             )
         if not NAME.fullmatch(name):
-            raise UserError(f"--hosts {text}: {name!r} cannot be the name of a host")
+            raise UserError(f"--hosts {text}: {name!r} is not a valid host name")
         hosts.append(Host(name, int(workers or "1")))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
-        raise UserError(f"--hosts {text}: every host may be named once; give its workers as HOST:N")
+        raise UserError(
+            f"--hosts {text}: list each host only once; give its number of workers as HOST:N"
+        )
     return hosts
 
 

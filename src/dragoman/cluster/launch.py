@@ -172,7 +172,7 @@ class Launcher:
             there = f"ssh {host.name} " if host.name else ""
             raise UserError(
                 f"{host.name or 'the agent'} did not start (exit {code}); try "
-                f"`{there}{sys.executable} -m dragoman --version` by hand"
+                f"`{there}{sys.executable} -m dragoman --version` yourself"
             )
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
@@ -206,8 +206,8 @@ class Launcher:
                 return
             if time.monotonic() > deadline:
                 say(
-                    f"no checkpoint on every disk within {SECONDS_TO_SAVE:.0f} s; the steps since "
-                    "the last one will be repeated"
+                    f"the checkpoint did not reach every disk within {SECONDS_TO_SAVE:.0f} s; the "
+                    "steps since the last one will be repeated"
                 )
                 return
             time.sleep(0.1)
@@ -224,7 +224,7 @@ class Launcher:
             cause = first_cause(self.control.failures_of_attempt()) or over
         if cause and cause.is_mistake:
             raise UserError(str(cause))
-        what = str(cause) if cause else f"{host.name or 'the agent'} ended with {code}"
+        what = str(cause) if cause else f"{host.name or 'the agent'} exited with code {code}"
         raise SystemFault(f"{what}{self._advice()}")
 
     def _advice(self) -> str:

@@ -1,4 +1,4 @@
-"""Workers that step alone and synchronize now and then: an outer step on the mean difference.
+"""Workers that step alone and synchronize periodically: an outer step on the mean difference.
 
 Between two synchronizations every worker goes its own way from the common weights. The mean
 distance that the workers have gone is taken for a gradient, and the common weights make a Nesterov

@@ -1,4 +1,4 @@
-"""The mean of everyone's vector, made beside the training: few bytes, and no device waits for it.
+"""The mean of all workers' vectors, computed during training: few bytes, and no device waits.
 
 Inside each machine vectors are added up first. Then every machine sends each other one that one's
 part, adds up the parts it was sent, and gives everyone its sum: 2(m-1)/m of the bytes for m

@@ -1,4 +1,4 @@
-"""Which interface and address lead to another machine."""
+"""Which interface and address route to another machine."""
 
 import socket
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def interface_of(address: str) -> str:
     for name, addresses in _addresses().items():
         if address in addresses:
             return name
-    raise UserError(f"{address} is no address of {_here()}; it has {_listed()}")
+    raise UserError(f"{address} is not an address of {_here()}; it has {_listed()}")
 
 
 def interface_seen_by(machines: int, master: str) -> str:
@@ -74,8 +74,8 @@ def interface_seen_by(machines: int, master: str) -> str:
         address = _resolve(master)
         if address.startswith("127."):
             raise UserError(
-                f"MASTER_ADDR={master} is {address} on {_here()}, which no other "
-                "machine reaches; use its network address instead"
+                f"MASTER_ADDR={master} is {address} on {_here()}, which other machines cannot "
+                "reach; use its network address instead"
             )
         return interface_of(address)
     return route.interface

@@ -1,4 +1,4 @@
-"""What the launcher tells an agent: one line of JSON on its standard input."""
+"""The orders of the launcher to an agent: one line of JSON on its standard input."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -44,5 +44,5 @@ def read_orders(line: str) -> Orders:
         return Orders(**json.loads(line))
     except (TypeError, ValueError):
         raise UserError(
-            "the launcher is another version of Dragoman: install the same one on all machines"
+            "the launcher runs another version of Dragoman: install the same one on all machines"
         ) from None

@@ -1,4 +1,4 @@
-"""The process group: who takes part, sums over all, and worker 0's decisions for all."""
+"""The process group: its members, sums over all workers, and worker 0's decisions for all."""
 
 import json
 import os
@@ -176,8 +176,8 @@ def refuse_namesakes(places: Sequence[Sequence[str]]) -> None:
                 for worker, address in ((first, places[first][-1]), (rank, machine[-1]))
             )
             raise UserError(
-                f"two machines have the name {name}, those of {one} and of {other}; "
-                "give each a name of its own (hostnamectl set-hostname)"
+                f"two machines have the host name {name}, {one} and {other}; give each its own "
+                "(hostnamectl set-hostname)"
             )
 
 
@@ -187,8 +187,8 @@ def _refuse_launcher_settings(settings: DistributedSettings) -> None:
     for name in LAUNCHER_SETTINGS:
         if getattr(settings, name) != getattr(defaults, name):
             raise UserError(
-                f"distributed.{name} is for --workers and --hosts; remove it, and tell torchrun "
-                "or Slurm in its own way"
+                f"distributed.{name} only works with --workers and --hosts; remove it and use "
+                "torchrun's or Slurm's own option"
             )
 
 
@@ -196,7 +196,9 @@ def _choose_interface(asked: str) -> None:
     """Under torchrun or Slurm: use the interface asked for, or the one on the way to the master."""
     master = os.environ.get("MASTER_ADDR")
     if not master:
-        raise UserError("MASTER_ADDR is not set: export it in the batch file (docs/distributed)")
+        raise UserError(
+            "MASTER_ADDR is not set: export it in the batch file (see docs/distributed.md)"
+        )
     if asked:
         interface = route_to(master, asked).interface
         os.environ |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
@@ -239,7 +241,7 @@ def _hear_from_machines(
         names = [notices.read(f"machine/{place}") or f"machine {place}" for place in missing]
         # No UserError: the launcher tries again, perhaps without them.
         raise TimeoutError(
-            f"nothing was heard from {', '.join(names)} for {timeout.total_seconds():.0f} s "
+            f"no message from {', '.join(names)} for {timeout.total_seconds():.0f} s "
             "(distributed.timeout_seconds)"
         )
     return list(heard.values())

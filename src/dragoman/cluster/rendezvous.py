@@ -48,7 +48,7 @@ class SignedRendezvous(C10dRendezvousBackend):
     def _verified(self, signed: bytes) -> bytes:
         signature, state = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._signature(state)):
-            raise RendezvousStateError("somebody without the run's secret wrote to its rendezvous")
+            raise RendezvousStateError("someone without the run's secret wrote to its rendezvous")
         return state
 
 

@@ -1,4 +1,4 @@
-"""Notices that only a run's own processes can write, on a store that anyone may write to."""
+"""Notices that only a run's own processes can write, on a store that anyone can write to."""
 
 import hmac
 import json

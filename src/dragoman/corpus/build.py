@@ -165,7 +165,7 @@ def _write_train(
         _raise_empty(text.removed, text.raw_pairs)
     for name, counts in corpora.items():
         if not counts.pairs:
-            raise UserError(f"corpus.train: no pair of the text {name} is left after the filters")
+            raise UserError(f"corpus.train: the filters removed every pair of the text {name}")
     text.source.unlink()
     text.target.unlink()
     return SetCounts(writer.pairs, *writer.tokens), corpora

@@ -89,8 +89,8 @@ def find_inputs(config: Config, old: OldRun | None = None) -> Inputs:
         missing = [tag for tag in tags if subwords.tag(tag) is None]
         if missing and name != "target_model":
             raise UserError(
-                f"vocabulary.{name}: {path} has no control symbol {missing[0]}, a tag of the "
-                "corpus; train it with control_symbols, or let prepare make the vocabulary"
+                f"vocabulary.{name}: {path} lacks the control symbol {missing[0]}, a tag of the "
+                "corpus; train it with control_symbols, or let prepare train the vocabulary"
             )
     return Inputs(train, sets, list(models.values()), tags, old)
 

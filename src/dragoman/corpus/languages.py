@@ -64,8 +64,8 @@ def code_of(language: str) -> str:
     """The two letters of a label such as de, de_DE or de-AT."""
     if not knows(language):
         raise UserError(
-            f"the language {language!r} is not one that can be told from others; set "
-            f"corpus.source_language and target_language to two of {', '.join(known_languages())}"
+            f"the language {language!r} cannot be identified; set corpus.source_language and "
+            f"target_language to two of {', '.join(known_languages())}"
         )
     return _code(language)
 

@@ -47,7 +47,7 @@ class PairCounts:
 class TextBytes:
     """Sizes of one side of the training text."""
 
-    raw: int = item("as it was read", minimum=0)
+    raw: int = item("before any filter", minimum=0)
     cleaned: int = item("after the filters", minimum=0)
     prepared: int = item("of tokens and offsets", minimum=0)
 
@@ -108,7 +108,7 @@ class Manifest:
     fingerprint: str = item("checksum of settings and input", pattern=HASH)
     data: str = item("the folder that holds the files", pattern=FILE_NAME)
     corpora: Mapping[str, SetCounts] | None = item(
-        "of a mix, by name, as they lie one after the other", keys=SET_NAME, default=None
+        "of a mix, by name, in the order in which they are stored", keys=SET_NAME, default=None
     )
     old: OldSets | None = item("of `vocabulary.from_run`", default=None)
 
@@ -183,9 +183,9 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
         for key in set(keys) ^ set(getattr(manifest, name)):
             yield f"{name}.{key} is {'missing' if key in keys else 'unknown'}"
     if identity_of(manifest.files) != manifest.identity:
-        yield "identity is not that of files"
+        yield "identity does not match files"
     if manifest.pairs.raw - sum(manifest.filters.values()) != manifest.pairs.prepared:
-        yield "pairs.raw less all filters is not pairs.prepared"
+        yield "pairs.raw minus all filters is not pairs.prepared"
     if manifest.corpora is not None:
         parts = manifest.corpora.values()
         if sum(one.pairs for one in parts) != manifest.pairs.prepared:
@@ -194,13 +194,13 @@ def _disagreements(manifest: Manifest) -> Iterator[str]:
             if sum(getattr(one, side) for one in parts) != manifest.tokens.get(side):
                 yield f"corpora do not add up to tokens.{side}"
     if manifest.old and manifest.old.sets.keys() != manifest.old.tags.keys():
-        yield "old.tags are not those of old.sets"
+        yield "old.tags do not match old.sets"
     for kind in SET_KINDS:
         for name in manifest.sets.get(kind, {}):
             if name not in getattr(manifest.settings.corpus, kind):
                 yield f"sets.{kind}.{name} is not in settings"
     if not 1 <= len(vocabulary.files) == len(vocabulary.sizes) <= 2:
-        yield "vocabulary has not one file and size, nor two"
+        yield "vocabulary must have one or two files and as many sizes"
     sizes = _sizes_of(manifest)
     for name in (*vocabulary.files, *sizes):
         if name not in manifest.files:

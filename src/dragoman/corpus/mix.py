@@ -1,4 +1,4 @@
-"""Steps out of several corpora: each walked through its own epochs, as often as its weight says.
+"""Steps from several corpora: each has its own epochs and is read as often as its weight says.
 
 Every row holds pairs of one corpus. Which corpus gives row number n of a run is a pure function of
 n and of the weights of the stage that its step lies in, so that a position in each corpus and the

@@ -241,8 +241,8 @@ def worker_pool(processes: int, models: Sequence[Path] = ()) -> Iterator[Process
         yield pool
     except BrokenProcessPool:
         raise SystemFault(
-            "a worker process was killed, perhaps for lack of memory; "
-            "try again with fewer, as in --processes 1"
+            "a worker process was killed, possibly out of memory; try again with fewer, for "
+            "example --processes 1"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

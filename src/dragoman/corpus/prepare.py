@@ -84,7 +84,8 @@ def _refuse_other_things(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     if not any(DATA_FOLDER.fullmatch(name) for name in names) and names - OURS:
         raise UserError(
-            f"corpus.folder: {folder} is not empty and holds no prepared corpus; choose another"
+            f"corpus.folder: {folder} is not empty and is not a prepared corpus; choose another "
+            "folder"
         )
 
 

@@ -1,4 +1,4 @@
-"""Memory-mapped token ids, as the manifest vouches for them."""
+"""Memory-mapped token ids, checked against the manifest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""BPE dropout: words are cut into other subwords every time that a pair is read."""
+"""BPE dropout: words are split into different subwords every time a pair is read."""
 
 from dataclasses import dataclass
 from itertools import pairwise

@@ -122,7 +122,7 @@ def load_subwords(path: Path, name: str) -> bytes:
     except RuntimeError:
         raise UserError(f"{name}: {path} is not a sentencepiece model") from None
     if subwords.end < 0:
-        raise UserError(f"{name}: {path} has no end mark; train it with eos_id >= 0")
+        raise UserError(f"{name}: {path} has no end-of-sentence token; train it with eos_id >= 0")
     return model
 
 
@@ -133,5 +133,5 @@ def _reason(message: str) -> str:
     if match := re.search(r"\d+ vs (\d+)", message):
         return f"it must be at least {match[1]}"
     if "sentences_.empty()" in message:
-        return f"no line of it is shorter than {LONGEST_LINE:,} characters"
+        return f"every line is longer than {LONGEST_LINE:,} characters"
     return message.rsplit("] ", 1)[-1]

@@ -1,4 +1,4 @@
-"""What `dragoman prepare` tells on the screen."""
+"""The summary that `dragoman prepare` prints."""
 
 from dragoman.corpus.clean import FILTERS
 from dragoman.corpus.manifest import Manifest
@@ -27,5 +27,5 @@ def summarize(manifest: Manifest) -> str:
     sizes_text = " + ".join(f"{size:,}" for size in manifest.vocabulary.sizes)
     lines.append(f"vocabulary: {sizes_text} subwords")
     for kind, named in manifest.sets.items():
-        lines += [f"{kind} {name}: {counts.pairs:,} pairs" for name, counts in named.items()]
+        lines += [f"{kind} set {name}: {counts.pairs:,} pairs" for name, counts in named.items()]
     return "\n".join(lines)

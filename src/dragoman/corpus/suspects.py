@@ -1,4 +1,4 @@
-"""What is wrong with a pair of sentences, as far as the pair itself tells."""
+"""Problems in a sentence pair that can be seen from the pair alone."""
 
 import hashlib
 import re

@@ -94,7 +94,7 @@ def resolve_files(text: ParallelText, name: str) -> list[TextFiles]:
     if len(sources) != len(targets):
         raise UserError(
             f"{name}: {text.source} matches {len(sources)} files but {text.target} matches "
-            f"{len(targets)}: every source file needs its target file"
+            f"{len(targets)}: every source file needs a target file"
         )
     return [TextFiles(*pair) for pair in zip(sources, targets, strict=True)]
 
@@ -175,11 +175,11 @@ class _Lines:
                 if len(line) > LONGEST_LINE_BYTES:
                     raise UserError(
                         f"{self._path}, line {self.count + len(taken):,}: longer than "
-                        f"{LONGEST_LINE_BYTES:,} bytes; is it text, one sentence a line?"
+                        f"{LONGEST_LINE_BYTES:,} bytes; is this text with one sentence per line?"
                     )
         except UNPACKING_ERRORS as error:
             raise UserError(
-                f"{self._path}: cannot be unpacked ({error}); is the file whole?"
+                f"{self._path}: cannot be decompressed ({error}); is the file complete?"
             ) from None
         self.count += len(taken)
         return taken
@@ -195,7 +195,7 @@ def _unpack(stream: BinaryIO, path: Path) -> BinaryIO | io.BufferedIOBase:
             return io.BufferedReader(ZstandardFrames(stream))
         case ".bz2" | ".zip" | ".7z" | ".tar" | ".tgz" as other:
             raise UserError(
-                f"{path}: {other} is not read: unpack it, or pack it as .gz, .xz or .zst"
+                f"{path}: {other} is not supported: decompress it, or use .gz, .xz or .zst"
             )
         case _:
             return stream
@@ -242,7 +242,7 @@ def _split_tabs(rows: list[bytes], path: Path, first_line: int) -> list[list[byt
     for line, row in enumerate(rows, start=first_line):
         columns = row.rstrip(b"\r\n").split(b"\t")
         if len(columns) < 2:
-            raise UserError(f"{path}, line {line}: no tab: a TSV has source, tab, target")
+            raise UserError(f"{path}, line {line}: no tab; a TSV line is source, tab, target")
         source.append(columns[0])
         target.append(columns[1])
     return [source, target]

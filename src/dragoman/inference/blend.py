@@ -1,4 +1,4 @@
-"""Weights between those of a run and those that it started from."""
+"""Weights interpolated between a run and the one it started from."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -15,7 +15,7 @@ def blend_with_parent(trained: TrainedModel, run: RunFolder, share: float) -> Tr
     """Mix `share` of a trained model with the rest of its parent."""
     if not 0 <= share <= 1:
         raise UserError(
-            f"--blend {share:g}: must be from 0, the run it started from, to 1, the run"
+            f"--blend {share:g}: must be from 0 (the weights it started from) to 1 (its own)"
         )
     parent = parent_of(run)
     child = trained.translator.model

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import _bootstrap_resample, estimate_ci
 
 from dragoman.cluster.processes import Workers
 from dragoman.corpus.rows import Rows, pack
@@ -54,8 +56,8 @@ def evaluation_rows(name: str, pairs: PairTokens, row_tokens: int, begin: int) -
     longest, most = int(lengths.max()), max(row_tokens, LONGEST_LINE)
     if longest > most:
         raise UserError(
-            f"{name}: pair {lengths.argmax() + 1:,} has {longest:,} subwords on one side, and an "
-            f"evaluation takes at most {most:,}: shorten it, or remove it from the set"
+            f"{name}: pair {lengths.argmax() + 1:,} has {longest:,} subwords on one side, but "
+            f"evaluation allows at most {most:,}: shorten or remove it"
         )
     width = max(row_tokens, -(-longest // WIDTH_STEP) * WIDTH_STEP)
     return pack(pairs, width, begin)
@@ -112,19 +114,41 @@ def score_text(
     translations: Sequence[str], references: Sequence[str], tokenize: str, bootstrap: int = 0
 ) -> TextScores:
     """Score by sacreBLEU; with `bootstrap` samples, also 95% confidence intervals."""
-    bleu, chrf = make_metrics(tokenize)
-    scores = [
-        metric.corpus_score(list(translations), [list(references)], n_bootstrap=bootstrap or 1)
-        for metric in (bleu, chrf)
-    ]
-    intervals = [
-        (score._mean - score._ci, score._mean + score._ci) if bootstrap else None
-        for score in scores
-    ]
-    return TextScores(
-        scores[0].score,
-        scores[1].score,
-        str(bleu.get_signature()),
-        str(chrf.get_signature()),
-        *intervals,
+    assert len(translations) == len(references)
+    bleu, chrf = (
+        _score(metric, list(translations), list(references), bootstrap)
+        for metric in make_metrics(tokenize)
     )
+    return TextScores(
+        bleu.score, chrf.score, bleu.signature, chrf.signature, bleu.interval, chrf.interval
+    )
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """What one metric says."""
+
+    score: float
+    signature: str
+    interval: tuple[float, float] | None
+
+
+def _score(
+    metric: Metric, translations: list[str], references: list[str], bootstrap: int
+) -> _Scored:
+    lines = metric._extract_corpus_statistics(translations, [references])
+    score = float(metric._aggregate_and_compute(lines).score)
+    interval = _interval(metric, lines, bootstrap) if bootstrap else None
+    return _Scored(score, str(metric.get_signature()), interval)
+
+
+def _interval(metric: Metric, lines: list[list[int | float]], samples: int) -> tuple[float, float]:
+    """95% by sacreBLEU's own resampling, which its signature then tells of.
+
+    Not by its corpus_score, which cannot take the mean where some samples score nothing at all:
+    these are numbers of another kind.
+    """
+    metric.n_bootstrap = samples
+    metric.seed, resampled = _bootstrap_resample(lines, metric, samples)
+    mean, half = estimate_ci(np.array([float(one.score) for one in resampled]))
+    return float(mean - half), float(mean + half)

@@ -1,4 +1,4 @@
-"""`dragoman export`: a trained model for other programs, checked before it is handed over."""
+"""`dragoman export`: a trained model for other programs, checked before it is released."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -80,8 +80,8 @@ def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
     tags = [tag for tag in tags_of(load_saved_config(run.config).corpus) if tag]
     if tags and request.library != "ctranslate2":
         raise UserError(
-            f"--to {request.library}: the model knows the tags {', '.join(tags)}, which only "
-            "exports to ctranslate2 keep"
+            f"--to {request.library}: the model uses the tags {', '.join(tags)}, which only "
+            "ctranslate2 exports support"
         )
     match request.library:
         case "ctranslate2":
@@ -90,14 +90,14 @@ def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
             require_ctranslate2()
             if not load_saved_config(run.config).vocabulary.joint:
                 raise UserError(
-                    "--to argos: its packages have one vocabulary for both languages, not two"
+                    "--to argos: Argos packages need a joint vocabulary, but this model has two"
                 )
         case "transformers":
             require_transformers()
             if request.quantization != "float32":
                 raise UserError(
-                    f"--quantization {request.quantization}: not for --to transformers; "
-                    "Transformers converts when it loads a model"
+                    f"--quantization {request.quantization}: not available with --to "
+                    "transformers, which converts when it loads a model"
                 )
         case _:
             assert_never(request.library)
@@ -138,10 +138,10 @@ def _refuse_disparity(parity: Parity) -> None:
         return
     source, own, exported = parity.differing[0]
     raise SystemFault(
-        f"the exported model gives the same best translation for {parity.share:.1%} of "
-        f"{parity.pairs:,} pairs, {LEAST_IDENTICAL:.0%} are needed: nothing was written\n"
-        f"for example: {source}\n  here: {own}\n  exported: {exported}\n"
-        "--no-check exports it as it is"
+        f"the exported model gives the same best translation for only {parity.share:.1%} of "
+        f"{parity.pairs:,} pairs, but {LEAST_IDENTICAL:.0%} are required: nothing was "
+        f"written\nfor example: {source}\n  Dragoman: {own}\n  exported: {exported}\nuse "
+        "--no-check to export it anyway"
     )
 
 
@@ -172,7 +172,7 @@ def _tell(output: Path, info: ExportInfo, parity: Parity | None) -> None:
     size = sum(path.stat().st_size for path in output.iterdir())
     print(f"{output}: {info.quantization}, {size / 1e6:,.1f} MB")
     if parity is None:
-        print("  not checked against this decoder (--no-check)")
+        print("  not checked against Dragoman's decoder (--no-check)")
         return
     print(
         f"  checked on {parity.pairs:,} pairs of {parity.set}, beam {parity.beam}, "
@@ -181,6 +181,6 @@ def _tell(output: Path, info: ExportInfo, parity: Parity | None) -> None:
     print(f"  same best translation     {parity.identical:,} ({parity.share:.1%})")
     print(f"  largest score difference  {parity.largest_score_difference:.2g}")
     print(
-        f"  BLEU                      {parity.own.bleu:.2f} here, {parity.exported.bleu:.2f} "
+        f"  BLEU                      {parity.own.bleu:.2f} Dragoman, {parity.exported.bleu:.2f} "
         f"exported   {parity.exported.signature}"
     )

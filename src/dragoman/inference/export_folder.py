@@ -1,4 +1,4 @@
-"""The folder of an exported model: what is in it, and how it gets there whole."""
+"""The folder of an exported model: its contents, and how it appears complete."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ class ExportInfo:
     """What an exported model is, and all that `translate` needs beside its weights."""
 
     run: str = item("name of the run", pattern=LINE)
-    checkpoints: tuple[str, ...] = item("that the weights are the mean of", pattern=LINE)
+    checkpoints: tuple[str, ...] = item("the weights are their average", pattern=LINE)
     quantization: Quantization = item("of the weights")
     source_language: str = item("its label", pattern=LINE)
     target_language: str = item("its label", pattern=LINE)
@@ -74,7 +74,8 @@ def find_export(name: str) -> Path:
     run = find_run(name)
     if not (run.export / INFO).is_file():
         raise UserError(
-            f"{run.path} has no export; make one: dragoman export {run.path} --to ctranslate2"
+            f"{run.path} has no export; create one with: dragoman export {run.path} --to "
+            "ctranslate2"
         )
     return run.export
 
@@ -84,8 +85,8 @@ def read_info(folder: Path) -> ExportInfo:
     info, files = _read(folder, ExportInfo), _read(folder, ExportFiles).files
     if info.library != "ctranslate2":
         raise UserError(
-            f"{folder} is an export for {info.library}, which has its own way to run it: "
-            "name the run, or its export for ctranslate2"
+            f"{folder} is an export for {info.library}, which Dragoman cannot run: name the run, "
+            "or its ctranslate2 export"
         )
     for name in (MODEL, *SUBWORDS):
         if name not in files:
@@ -146,19 +147,17 @@ def refuse_foreign(output: Path) -> None:
     if not output.exists() or not any(output.iterdir()):
         return
     if not (output / INFO).is_file():
-        raise UserError(f"{output} is not an export of dragoman: choose another --output")
+        raise UserError(f"{output} is not a Dragoman export: choose another --output")
     written = _read(output, ExportFiles).files
     own = {INFO, *written}
     if foreign := sorted(path.name for path in output.iterdir() if path.name not in own):
         raise UserError(
-            f"{output} holds {foreign[0]}, which dragoman did not write: "
-            "move it, or choose another --output"
+            f"{output} contains {foreign[0]}, which Dragoman did not write: move it, or choose "
+            "another --output"
         )
     card = output / CARD
     if card.is_file() and describe_file(card) != written.get(CARD):
-        raise UserError(
-            f"{card} was changed since it was written: move it, or choose another --output"
-        )
+        raise UserError(f"{card} was edited after the export: move it, or choose another --output")
 
 
 def _put_in_place(aside: Path, output: Path) -> None:

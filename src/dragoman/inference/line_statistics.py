@@ -1,4 +1,4 @@
-"""What BLEU and chrF are made of: sums over lines, which other processes can make of their share.
+"""The sums over lines that BLEU and chrF need, which other processes can compute for their share.
 
 Run as a process it reads lines of JSON: first a tokenizer's name and references, then, again and
 again, their translations; it answers each time with the sums. It ends with its input.

@@ -64,7 +64,7 @@ def run_manifest(run: RunFolder) -> Manifest:
     """What the corpus was that a run was trained on, from the copy in its provenance."""
     copy = read_provenance(run).corpus.manifest
     return parse_manifest(
-        copy, str(run.provenance), "restore it from a copy", where="corpus.manifest"
+        copy, str(run.provenance), "restore it from a backup", where="corpus.manifest"
     )
 
 
@@ -74,7 +74,7 @@ def _subwords(run: RunFolder) -> list[Subwords]:
     for side, path in zip(SIDES, run.subwords, strict=True):
         file = manifest.vocabulary_of(side)
         if damage := find_file_damage(path, file.bytes, file.sha256):
-            raise UserError(f"{run.path} is damaged: {damage}; restore it from a copy")
+            raise UserError(f"{run.path} is damaged: {damage}; restore it from a backup")
         loaded.append(Subwords(load_subwords(path, run.name)))
     return loaded
 
@@ -127,8 +127,8 @@ def choose_checkpoints(
         latest = latest[-keep_latest:]
         if len(latest) < average:
             raise UserError(
-                f"--average {average}: {run.path} keeps the latest {len(latest)} checkpoints; "
-                "set checkpoints.keep_latest higher before training"
+                f"--average {average}: {run.path} keeps only the latest {len(latest)} "
+                "checkpoints; raise checkpoints.keep_latest before training"
             )
         names = latest[-average:]
     else:
@@ -148,7 +148,7 @@ def _resolve(checkpoint: str, index: CheckpointIndex, run: RunFolder) -> str:
         case "best":
             if best := index.best_bleu or index.best_loss:
                 return best
-            say(f"{run.path} has no evaluated checkpoint; taking the latest")
+            say(f"{run.path} has no evaluated checkpoint; using the latest")
             return latest
         case _ if (step := checkpoint.lstrip("0") or "0") in by_step:
             return by_step[step]

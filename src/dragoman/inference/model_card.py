@@ -1,4 +1,4 @@
-"""The page that goes with an exported model: what it is, how good it is, how to use it."""
+"""The model card of an exported model: what it is, how good it is, how to use it."""
 
 import html
 import json
@@ -56,8 +56,8 @@ def write_card(
         _model(trained.translator.model, trained.config, info),
         _data(trained.config, manifest),
         _verdicts(verdicts),
-        "## Licence\n\nNot stated. It depends on the text the model was trained on: write it here "
-        "before you pass the\nmodel on.",
+        "## Licence\n\nNot stated. It depends on the text the model was trained on: state it "
+        "here before you share the\nmodel on.",
     ]
     path.write_text("\n\n".join(sections) + "\n", "utf-8")
 
@@ -151,7 +151,7 @@ import unicodedata
 import ctranslate2
 import sentencepiece
 
-folder = "."  # where this file lies
+folder = "."  # where this file is
 source = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/source.model")
 target = sentencepiece.SentencePieceProcessor(model_file=f"{{folder}}/target.model")
 translator = ctranslate2.Translator(folder)
@@ -171,8 +171,8 @@ def translate(line):
     return target.decode(result[0].hypotheses[0])
 ```
 
-Lines of more than {info.max_tokens} subwords are longer than any in training. With Dragoman, which
-cuts them: `dragoman translate FOLDER --engine ctranslate2 < in > out`."""
+Lines of more than {info.max_tokens} subwords are longer than any in training. Dragoman splits
+them: `dragoman translate FOLDER --engine ctranslate2 < in > out`."""
 
 
 def _use_argos(info: ExportInfo) -> str:
@@ -190,7 +190,7 @@ argostranslate.package.install_from_path(
 print(argostranslate.translate.translate("...", {source}, {target}))
 ```
 
-Argos Translate fetches a model that finds sentences when it first translates from a language."""
+Argos Translate downloads a sentence splitter the first time it translates from a language."""
 
 
 def _use_transformers(info: ExportInfo) -> str:
@@ -200,7 +200,7 @@ def _use_transformers(info: ExportInfo) -> str:
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-folder = "."  # where this file lies
+folder = "."  # where this file is
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
 
@@ -210,7 +210,7 @@ def translate(line):
     return tokenizer.decode(result[0], skip_special_tokens=True)
 ```
 
-Lines of more than {info.max_tokens} subwords are longer than any in training: cut them."""
+Lines of more than {info.max_tokens} subwords are longer than any in training: split them."""
 
 
 def _parity(info: ExportInfo, parity: Parity | None) -> str:
@@ -249,7 +249,7 @@ def _model(model: Transformer, config: Config, info: ExportInfo) -> str:
 
 def _origin(vocabulary: VocabularySettings) -> str:
     given = vocabulary.model or vocabulary.source_model
-    return ", trained elsewhere" if given else f" ({vocabulary.kind}, byte fallback)"
+    return ", trained separately" if given else f" ({vocabulary.kind}, byte fallback)"
 
 
 def _vocabulary(model: Transformer) -> str:
@@ -292,7 +292,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
         f"- **{plain(one.question)}** {plain(one.headline)}. {plain(one.answer)}"
         for one in verdicts
     ]
-    return "## What its run says\n\n" + "\n".join(lines)
+    return "## What the training report says\n\n" + "\n".join(lines)
 
 
 def _table(rows: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""How much better one translation is than another, by BLEU, and how sure that is."""
+"""How much better one translation is than another, in BLEU, with a confidence interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

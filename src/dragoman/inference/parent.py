@@ -42,10 +42,12 @@ def find_parent(config: Config) -> Parent:
         if path.parent != inside.checkpoints or not inside.exists():
             raise UserError(
                 f"training.start_from: {path} is neither a run nor a checkpoint of one; give the "
-                "folder of a run, as in runs/general"
+                "folder of a run, for example runs/general"
             )
         if average > 1:
-            raise UserError("training.start_from_average: start_from names one checkpoint already")
+            raise UserError(
+                "training.start_from_average has no effect: start_from names a single checkpoint"
+            )
         run, checkpoint = inside, path.name.removeprefix("step-")
     keep = load_saved_config(run.config).checkpoints.keep_latest
     try:
@@ -61,8 +63,9 @@ def refuse_other_vocabulary(parent: Parent, manifest: Manifest, corpus: Path) ->
     for side in SIDES:
         if manifest.vocabulary_of(side).sha256 != theirs.vocabulary_of(side).sha256:
             raise UserError(
-                f"{corpus} was prepared with another {side} vocabulary than {parent.run.path}: "
-                f'set vocabulary.from_run = "{parent.run.path}" and run `dragoman prepare` again'
+                f"{corpus} was prepared with a different {side} vocabulary than "
+                f'{parent.run.path}: set vocabulary.from_run = "{parent.run.path}" and run '
+                "`dragoman prepare` again"
             )
 
 
@@ -73,16 +76,19 @@ def find_old_run(config: Config) -> OldRun | None:
     run = RunFolder(Path(config.vocabulary.from_run))
     if not run.exists():
         raise UserError(
-            f"vocabulary.from_run: no run at {run.path}; give the folder of one, as in runs/general"
+            f"vocabulary.from_run: no run at {run.path}; give the folder of a run, for example "
+            "runs/general"
         )
     theirs = load_saved_config(run.config)
     if theirs.vocabulary.joint != config.vocabulary.joint:
         one_or_two = (
-            "one for both languages" if theirs.vocabulary.joint else "one for each language"
+            "one vocabulary for both languages"
+            if theirs.vocabulary.joint
+            else "one vocabulary per language"
         )
         raise UserError(
-            f"vocabulary.joint = {str(config.vocabulary.joint).lower()}, but the vocabulary of "
-            f"{run.path} is {one_or_two}; change it"
+            f"vocabulary.joint = {str(config.vocabulary.joint).lower()}, but {run.path} has "
+            f"{one_or_two}; change the setting"
         )
     models = run.subwords[:1] if theirs.vocabulary.joint else run.subwords
     return OldRun(run.name, models, _old_sets(run, theirs))
@@ -94,7 +100,10 @@ def _old_sets(run: RunFolder, theirs: Config) -> dict[str, OldSet]:
     try:
         corpus = PreparedCorpus(Path(theirs.corpus.folder))
     except UserError as error:
-        say(f"what is forgotten will not be measured, for lack of the old validation sets: {error}")
+        say(
+            "forgetting will not be measured, because the old validation sets are not "
+            f"available: {error}"
+        )
         return {}
     found = {}
     for one in corpus.evaluation_sets("validation"):

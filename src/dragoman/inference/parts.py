@@ -1,4 +1,4 @@
-"""Large texts, translated part by part: what is there is not made again, whoever made it.
+"""Large texts, translated part by part: finished parts are not translated again.
 
 A part appears whole or not at all. Several processes may work on one folder, on one machine or on
 several that share it: each takes parts that nobody else has.
@@ -45,7 +45,7 @@ class PartsJob:
     translation: TranslationSettings = item("how it is decoded")
     n_best: int = item("translations of each line", minimum=1)
     scores: bool = item("whether they are there")
-    sampling: Sampling | None = item("how translations are drawn, if they are")
+    sampling: Sampling | None = item("how translations are sampled, if they are")
     tag: str = item("before every sentence")
     blend: float | None = item("share of the run, the rest being of the one it started from")
 
@@ -81,8 +81,8 @@ def translate_parts(
                 made += 1
                 say(f"{part}: {len(lines):,} lines, {len(lines) / seconds:,.0f} lines/s")
     print(
-        f"{request.folder}: {made + found + busy:,} parts, {made:,} made now, {found:,} were there"
-        + (f", {busy:,} are being made by other processes" if busy else "")
+        f"{request.folder}: {made + found + busy:,} parts, {made:,} translated now, {found:,} "
+        "already done" + (f", {busy:,} in progress in other processes" if busy else "")
     )
 
 
@@ -91,15 +91,15 @@ def _agree_on_job(folder: Path, job: PartsJob) -> None:
     path = folder / JOB
     if not path.exists():
         if any(folder.glob("part-*")):
-            raise UserError(f"{folder} holds parts, but no {JOB}: choose another --output")
+            raise UserError(f"{folder} contains parts but no {JOB}: choose another --output")
         write_whole(path, (json.dumps(encode(job), indent=2) + "\n").encode())
     earlier = encode(read_document(path, PartsJob, "choose another --output"))
     now = encode(job)
     differing = [name for name in now if now[name] != earlier.get(name)]
     if differing:
         raise UserError(
-            f"{folder} was made with another {', another '.join(differing)}: give the same "
-            "options, or choose another --output"
+            f"{folder} does not match this command (different: {', '.join(differing)}): use the "
+            "same options, or choose another --output"
         )
 
 

@@ -1,4 +1,4 @@
-"""A trained Transformer as a Pegasus, the architecture of Hugging Face Transformers that ours is.
+"""A trained Transformer as a Pegasus, the matching architecture in Hugging Face Transformers.
 
 Pegasus too normalises before each branch and after the last one, scales its embeddings, shares
 them with the output and adds positions from a table, which is saved with the weights. Its biases in

@@ -1,4 +1,4 @@
-"""How much a recorded search can take, and what of it fits on a GPU."""
+"""How large a recorded search can be, and how much of it fits on a GPU."""
 
 from dataclasses import dataclass, replace
 

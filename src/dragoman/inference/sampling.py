@@ -1,4 +1,4 @@
-"""Translations drawn at random from the model's distribution, for text that others learn from.
+"""Translations sampled from the model's distribution, for synthetic training text.
 
 Shapes: B sentences, N translations of each, V words. A row is one translation, b * N + n.
 """
@@ -23,9 +23,9 @@ from dragoman.model.transformer import Transformer
 class Sampling:
     """How to draw."""
 
-    top_k: int = item("from so many likeliest words; 0: from all", minimum=0)
-    temperature: float = item("below 1 likelier words come more often, above 1 less often")
-    seed: int = item("of what is drawn", minimum=0)
+    top_k: int = item("sample from this many most likely words; 0: from all", minimum=0)
+    temperature: float = item("below 1 likely words are sampled more often, above 1 less often")
+    seed: int = item("of the sampling", minimum=0)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""BLEU and chrF of the translations of one set, again and again."""
+"""BLEU and chrF of the translations of one set, evaluated repeatedly."""
 
 import json
 import os
@@ -75,8 +75,8 @@ class TextScorer:
         answer = process.stdout.readline()
         if not answer:
             raise SystemFault(
-                f"a process that scores translations ended with status {process.wait()}; "
-                "the same command resumes the run"
+                f"a scoring process exited with status {process.wait()}; the same command "
+                "resumes the run"
             )
         sums: Sums = json.loads(answer)
         return sums

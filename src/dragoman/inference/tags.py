@@ -1,4 +1,4 @@
-"""Which tag goes before a sentence, in models that know several languages or kinds of text."""
+"""Which tag goes before a sentence, in models for several languages or kinds of text."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def choose_tag(asked: str | None, known: Sequence[str]) -> str:
     if "" in known or not known:
         return ""
     if len(tags) > 1:
-        raise UserError(f"the model knows several tags: choose with --tag {' or '.join(tags)}")
+        raise UserError(f"the model has several tags: choose with --tag {' or '.join(tags)}")
     return tags[0]
 
 

@@ -1,1 +1,1 @@
-"""`dragoman inspect`: what is wrong with a corpus, before hours are spent on it."""
+"""`dragoman inspect`: find problems in a corpus before training on it."""

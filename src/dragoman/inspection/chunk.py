@@ -1,4 +1,4 @@
-"""What a worker process sees in some thousand consecutive lines of a text."""
+"""What a worker process finds in a few thousand consecutive lines of a text."""
 
 import hashlib
 import unicodedata

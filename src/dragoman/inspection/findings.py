@@ -1,4 +1,4 @@
-"""What an inspection says: findings that matter, with how often, how sure, and for example."""
+"""The findings of an inspection that matter: how often, how certain, and examples."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Kind:
 KINDS = {
     "leaked": Kind(
         "Test or validation sentences in the training text",
-        "Scores on these sets flatter the model: it has seen the answers.",
+        "Scores on these sets will be too high: the model has seen the answers.",
         0.0,
         "cleaning.drop_leaked",
     ),
@@ -33,13 +33,13 @@ KINDS = {
     ),
     "wrong_language": Kind(
         "Wrong language",
-        "A side that says enough to be told is clearly in another language.",
+        "A side long enough to be identified is clearly in another language.",
         0.005,
         "cleaning.drop_wrong_language",
     ),
     "misaligned": Kind(
-        "Lines out of step",
-        "In whole stretches, lengths fit those of a neighbouring line far better.",
+        "Misaligned lines",
+        "Over whole stretches, the lengths fit a neighbouring line far better.",
         0.002,
         "cleaning.drop_misaligned",
     ),
@@ -51,24 +51,24 @@ KINDS = {
     ),
     "near_duplicate": Kind(
         "Near duplicates",
-        "Pairs that differ from an earlier one in case, marks or blanks alone.",
+        "Pairs that differ from an earlier one only in case, punctuation or spaces.",
         0.01,
         "cleaning.drop_near_duplicates",
     ),
     "mojibake": Kind(
         "Encoding damage",
-        "Text that was once decoded with the wrong encoding.",
+        "Text that was decoded with the wrong encoding.",
         0.0005,
         "cleaning.drop_mojibake",
     ),
     "markup": Kind(
         "HTML and boilerplate",
-        "Tags, entities, templates, or what stands on every page of a site.",
+        "Tags, entities, template markup, or website boilerplate.",
         0.001,
         "cleaning.drop_markup",
     ),
     "numbers_differ": Kind(
-        "Numbers that differ",
+        "Different numbers",
         "Each side has a number of several digits that the other lacks.",
         0.01,
         "cleaning.drop_differing_numbers",

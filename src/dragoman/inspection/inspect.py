@@ -25,7 +25,7 @@ def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
     if not known and not inputs.tags:
         say(
             f"corpus.source_language = {languages[0]!r} and target_language = {languages[1]!r} "
-            "are not two languages that can be told apart: wrong ones are not looked for"
+            "cannot be told apart: wrong languages are not checked"
         )
     keys = tuple(frozenset(side) for side in set_sentences(inputs))
     share = min(1.0, SAMPLED_PAIRS / max(1, _estimate_pairs(inputs)))

@@ -1,4 +1,4 @@
-"""inspect.html and inspect.json, and what is said on the screen."""
+"""inspect.html, inspect.json, and the printed summary."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,6 +8,7 @@ from typing import Any
 from dragoman import __version__
 from dragoman.config import Config
 from dragoman.corpus.prepare import INSPECTED
+from dragoman.documents import decode, parse
 from dragoman.files import write_whole
 from dragoman.inspection.chunk import WORDS_PER_BAR
 from dragoman.inspection.findings import KINDS, Finding, Inspection, SideSize
@@ -24,14 +25,35 @@ def write_inspection(folder: Path, config: Config, found: Inspection) -> Path:
     return page
 
 
+def read_findings(folder: Path) -> list[Finding] | None:
+    """What an earlier inspection found; None if that cannot be told."""
+    try:
+        found = decode((folder / INSPECTED[1]).read_bytes())
+        return [parse(Finding, one) for one in found] if isinstance(found, list) else None
+    except (OSError, ValueError):
+        return None
+
+
+def leak_warning(findings: Sequence[Finding]) -> str:
+    """What must not be overlooked, however often it was said; empty if nothing leaked."""
+    pairs = sum(one.count for one in findings if one.id == "leaked")
+    if not pairs:
+        return ""
+    return (
+        f"WARNING: {plural(pairs, 'pair')} of the training text {'has' if pairs == 1 else 'have'} "
+        "a sentence of a validation or test set; scores on it will flatter the model "
+        "(cleaning.drop_leaked = true drops them)"
+    )
+
+
 def summary(found: Inspection) -> list[str]:
     """What a person should know at once."""
     lines = []
     for overlap in found.overlaps:
         if overlap.found:
             lines.append(
-                f"WARNING: {overlap.found:,} of {overlap.sentences:,} sentences of {overlap.name} "
-                "stand in the training text; scores on it will flatter the model "
+                f"WARNING: {overlap.found:,} of {overlap.sentences:,} sentences of "
+                f"{overlap.name} are in the training text; scores on it will be too high "
                 "(cleaning.drop_leaked = true drops them)"
             )
     lines += [
@@ -40,7 +62,7 @@ def summary(found: Inspection) -> list[str]:
         for one in found.findings
         if one.id != "leaked"
     ]
-    return lines or [f"nothing wrong was found in {found.pairs:,} pairs"]
+    return lines or [f"no problems found in {found.pairs:,} pairs"]
 
 
 def rate_words(one: Finding) -> str:
@@ -125,7 +147,7 @@ def _side_values(name: str, language: str, size: SideSize, pairs: int) -> dict[s
 
 def _range(place: int, *, is_last: bool) -> str:
     first = WORDS_PER_BAR * place
-    return f"{first} words and more" if is_last else f"{first} to {first + WORDS_PER_BAR - 1} words"
+    return f"{first} words or more" if is_last else f"{first} to {first + WORDS_PER_BAR - 1} words"
 
 
 def _bars(lengths: Sequence[int], highest: int) -> list[dict[str, Any]]:

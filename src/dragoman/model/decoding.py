@@ -1,4 +1,4 @@
-"""The decoder one word at a time, for many hypotheses that are at places of their own.
+"""The decoder one word at a time, for many hypotheses at different positions.
 
 Shapes: B slots, one sentence in each; K hypotheses of each sentence, R = B * K rows; L the longest
 translation; M source tokens of all sentences, end to end; N layers, D d_model, H heads, V words.

@@ -24,8 +24,7 @@ def refuse_impossible(precision: Precision, device: torch.device) -> None:
     product = f"import torch; one = torch.ones(64, 64, dtype=torch.{precision}); one @ one"
     if subprocess.run([sys.executable, "-c", product], capture_output=True).returncode:
         raise UserError(
-            f"this processor cannot compute in {precision}: choose float32, or see "
-            "docs/troubleshooting.md"
+            f"this CPU cannot compute in {precision}: use float32, or see docs/troubleshooting.md"
         )
 
 

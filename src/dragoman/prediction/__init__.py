@@ -1,1 +1,1 @@
-"""What a step would take elsewhere: formulas fitted to measurements, before or after a run."""
+"""Predicted step times and learning curves, from measurements before, during or after a run."""

@@ -35,6 +35,10 @@ _NOISE_WEIGHT = 1.0  # taken as seriously as two evaluations.
 _TURN_ODDS = 20.0
 _TURN_SCALE = 10.0  # How far curves rise after a turn, in the same units.
 _DECAY_MEAN, _DECAY_SCALE = 5.0, 4.0  # What lowering the learning rate to zero brings.
+# Recalibration, fitted to 6,000 made-up runs (not those in docs/results.md): factors on
+# the odds of a gain, for schedules without and with an end; a factor and a power for a turn.
+_GAIN_ODDS = {False: 0.82, True: 2.2}
+_RISE_ODDS, _RISE_POWER = 2.0, 1.35
 _PATH_POINTS = 40  # Up to the last evaluation, and as many beyond it.
 _NOW = _PATH_POINTS - 1
 
@@ -61,6 +65,7 @@ class Forecast:
     path: Floats  # Draws by path_steps: the curve without noise.
     noise: float  # Of one evaluation.
     families: dict[str, float]  # Share of the draws that each family has.
+    is_scheduled: bool  # Whether the learning rate has an end to fall to.
 
     @property
     def last_step(self) -> float:
@@ -69,18 +74,27 @@ class Forecast:
 
     def gain_probability(self, at_least: float) -> float:
         """How likely so much is gained."""
-        return float((self.gain >= at_least).mean())
+        share = float((self.gain >= at_least).mean())
+        return _recalibrated(share, _GAIN_ODDS[self.is_scheduled])
 
     def rise_probability(self, at_least: float) -> float:
         """How likely the curve has risen so far."""
         weights = np.where(self.is_turning, _TURN_ODDS, 1.0)
-        return float(weights @ (self.rise >= at_least) / weights.sum())
+        share = float(weights @ (self.rise >= at_least) / weights.sum())
+        return _recalibrated(share, _RISE_ODDS, _RISE_POWER)
 
     def change_since(self, step: float) -> Floats:
         """How far the curve has risen since a step, up to the last evaluation."""
         then = self.path[:, int(np.argmin(np.abs(self.path_steps - step)))]
         change: Floats = self.path[:, _NOW] - then
         return change
+
+
+def _recalibrated(share: float, factor: float, power: float = 1.0) -> float:
+    if not 0 < share < 1:
+        return share
+    odds = factor * (share / (1 - share)) ** power
+    return float(odds / (1 + odds))
 
 
 @dataclass(frozen=True)
@@ -98,12 +112,10 @@ def forecast(curve: Curve, schedule: RunSchedule | None, seed: int = 0) -> Forec
     path_steps = np.linspace(steps[0], last, _PATH_POINTS)
     path_steps = np.append(path_steps, np.linspace(1.0, FURTHER_STEPS, _PATH_POINTS)[1:] * last)
     everywhere = np.concatenate((steps, path_steps))
-    groups = [
-        group
-        for axis, share in _axes(everywhere, steps, schedule)
-        for group in _fit_all(axis, values, curve.unit, share)
-    ]
-    return _draw(groups, path_steps, curve, float(np.median(values[-3:])), seed)
+    axes = _axes(everywhere, steps, schedule)
+    groups = [group for axis, share in axes for group in _fit_all(axis, values, curve.unit, share)]
+    end = float(np.median(values[-3:]))
+    return _draw(groups, path_steps, curve, end, seed, is_scheduled=len(axes) > 1)
 
 
 def _in_groups(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
@@ -250,7 +262,13 @@ def _whiten(rows: Floats, weights: Floats, together: float) -> Floats:
 
 
 def _draw(
-    groups: Sequence[_Fits], path_steps: Floats, curve: Curve, end: float, seed: int
+    groups: Sequence[_Fits],
+    path_steps: Floats,
+    curve: Curve,
+    end: float,
+    seed: int,
+    *,
+    is_scheduled: bool,
 ) -> Forecast:
     """Draw from all posteriors, each as often as it is likely."""
     log_weights = np.concatenate([fits.log_weights for fits in groups])
@@ -289,6 +307,7 @@ def _draw(
         path=path,
         noise=float(np.median(np.concatenate(noises)[kept])),
         families={name: float((names == name).mean()) for name in FAMILY_PRIOR},
+        is_scheduled=is_scheduled,
     )
 
 

@@ -1,4 +1,4 @@
-"""What travels between machines, and what of it can be hidden: each formula in one place."""
+"""What is sent between machines, and how much of it can be hidden: each formula in one place."""
 
 import math
 from collections.abc import Sequence

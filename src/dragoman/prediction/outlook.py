@@ -1,4 +1,4 @@
-"""What half as many steps again would bring, by loss and BLEU; for the report and for stopping."""
+"""What 50% more steps would bring, in loss and BLEU; for the report and for stopping."""
 
 import math
 from dataclasses import dataclass

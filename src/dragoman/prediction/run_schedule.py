@@ -1,4 +1,4 @@
-"""The schedule that the learning rate follows, and how far it has come."""
+"""The learning-rate schedule of a run, and how far it has progressed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""Which sync settings to choose, and whether one worker alone would be faster."""
+"""Which sync settings to choose, and whether a single worker would be faster."""
 
 import math
 from collections.abc import Sequence
@@ -15,9 +15,11 @@ GRADIENTS = (
     Scenario(compression="bf16", local_steps=1, local_fragments=1),
 )
 # Short rounds keep workers together; a few bits more are worth less than that.
-ROUNDS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+ROUNDS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 # Of the time that a link may be busy: steps and links are not always as fast as when measured.
 BUSY = 0.85
+# Rounds shorter than this only where their outer steps take little of the computing.
+USUAL_ROUND, SMALL_OUTER_SHARE = 16, 0.02
 FRAGMENTS, FRAGMENTS_OF_LONG_ROUNDS, LONG_ROUND = 4, 8, 48
 
 
@@ -49,7 +51,7 @@ def choose_sync(run: MeasuredRun) -> SyncChoice:
     """Gradients where they cost little; else local steps as the link can carry them."""
     plain, half = (predict(run, way) for way in GRADIENTS)
     if run.machines == 1:
-        return SyncChoice(GRADIENTS[0], "all workers are on one machine: nothing travels far")
+        return SyncChoice(GRADIENTS[0], "all workers are on one machine: no network is used")
     costs = f"gradients would spend {in_percent(plain.network_share)} of a step on the network"
     if plain.network_share <= CHEAP_GRADIENTS.value:
         return SyncChoice(GRADIENTS[0], costs)
@@ -72,7 +74,9 @@ def choose_local_steps(run: MeasuredRun) -> Scenario:
         for compression in FEW_BITS:
             way = _local_steps(run, steps, compression)
             own = way.apply_to(run)
-            if own.exchange_seconds <= BUSY * steps * own.seconds_alone:
+            computing = steps * own.seconds_alone
+            is_cheap = own.outer_seconds <= SMALL_OUTER_SHARE * computing
+            if own.exchange_seconds <= BUSY * computing and (is_cheap or steps >= USUAL_ROUND):
                 return way
     return _local_steps(run, ROUNDS[-1], FEW_BITS[-1])
 

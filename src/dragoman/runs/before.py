@@ -1,4 +1,4 @@
-"""Translations by the weights that a run started from, with which later ones are compared."""
+"""Translations by the weights a run started from, for comparison with later ones."""
 
 import json
 
@@ -18,4 +18,4 @@ def read_before(run: RunFolder) -> Before | None:
     # Machines that share a history may have shared that there is none.
     if not run.before.is_file() or not run.before.stat().st_size:
         return None
-    return read_document(run.before, Before, "restore it, or delete it to train without")
+    return read_document(run.before, Before, "restore it, or delete it to train without it")

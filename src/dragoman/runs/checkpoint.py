@@ -1,4 +1,4 @@
-"""Checkpoints, whole or absent: safetensors, checksums, and an index."""
+"""Checkpoints, complete or absent: safetensors, checksums, and an index."""
 
 import json
 import re
@@ -104,7 +104,7 @@ def read_index(folder: Path) -> CheckpointIndex:
     if entries is None:
         entries = _in_folders(folder)
         if entries:
-            say(f"{folder / INDEX} is missing or damaged; reading the folders beside it instead")
+            say(f"{folder / INDEX} is missing or damaged; reading the checkpoint folders instead")
     return index_of(entries)
 
 
@@ -119,7 +119,7 @@ def mend_index(folder: Path, warn: Callable[[str], None]) -> None:
     left_out = [entry for entry in _in_folders(folder) if entry.name not in names]
     if left_out:
         found = ", ".join(entry.name for entry in left_out)
-        warn(f"{folder / INDEX} did not list {found}; entered again from the folders")
+        warn(f"{folder / INDEX} did not list {found}; restored from the checkpoint folders")
         write_index(folder, [*listed, *left_out])
 
 

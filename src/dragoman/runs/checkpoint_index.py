@@ -35,7 +35,7 @@ def check_entry(entry: CheckpointEntry) -> None:
     if entry.name != checkpoint_name(entry.step):
         raise Mismatch(f"{entry.name} is not the checkpoint of step {entry.step}")
     if set(entry.files) != set(FILES):
-        raise Mismatch(f"{entry.name} has the files {', '.join(sorted(entry.files))}")
+        raise Mismatch(f"{entry.name} lists unexpected files: {', '.join(sorted(entry.files))}")
 
 
 def index_of(entries: Iterable[CheckpointEntry]) -> CheckpointIndex:

@@ -1,4 +1,4 @@
-"""Saves checkpoints in the background, beside the training."""
+"""Saves checkpoints in the background while training continues."""
 
 import shutil
 import time

@@ -75,7 +75,7 @@ def _find(name: str, is_one: Callable[[RunFolder], bool]) -> RunFolder:
     for path in (Path(name), Path("runs") / name):
         if is_one(RunFolder(path)):
             return RunFolder(path)
-    raise UserError(f"{name}: no run there, nor at runs/{name}")
+    raise UserError(f"{name}: no run found there or at runs/{name}")
 
 
 def new_run(name: str) -> RunFolder:

@@ -66,7 +66,7 @@ class MetricsLog:
 
     def write(self, kind: EventKind, step: int, event: Event, moment: float | None = None) -> None:
         """Append one event; it happened now, unless told otherwise."""
-        assert type(event) is EVENTS[kind], f"{kind} is no {type(event).__name__}"
+        assert type(event) is EVENTS[kind], f"{kind} is not a {type(event).__name__}"
         moment = time.time() if moment is None else moment
         line = {"kind": kind, "time": moment, "step": step, **encode(event)}
         if 0 < step <= self._highest_steps.get(kind, -1):
@@ -129,7 +129,9 @@ class MetricsLog:
         failures = [file.flush() for file in (self._metrics, self._samples, *self._others.values())]
         if any(failures):
             reason = next(filter(None, failures))
-            self._warn_once(f"metrics cannot be written: {reason}; they wait in memory for room")
+            self._warn_once(
+                f"metrics cannot be written: {reason}; keeping them in memory until there is space"
+            )
 
     def close(self) -> None:
         """Finish all files."""

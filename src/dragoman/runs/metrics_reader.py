@@ -1,4 +1,4 @@
-"""Reads metrics.jsonl, be it damaged or a week long: steps as columns, other events one by one."""
+"""Reads metrics.jsonl, even damaged or a week long: steps as columns, other events one by one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

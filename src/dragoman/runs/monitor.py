@@ -90,7 +90,7 @@ class Monitor:
         try:
             sample = self.sample()
         except Exception as error:
-            self._warn_once("this machine could not be watched for a second", error)
+            self._warn_once("a monitor sample of this machine failed", error)
             return
         self._waiting.append(sample)
         if self._file:
@@ -101,7 +101,7 @@ class Monitor:
         """Say what is wrong when an error of its kind comes up for the first time."""
         if type(error) not in self._warned:
             self._warned.add(type(error))
-            self._warn(f"{what} (said once): {type(error).__name__}: {error}")
+            self._warn(f"{what} (reported only once): {type(error).__name__}: {error}")
 
     def _watch(self) -> None:
         due = time.monotonic()
@@ -127,7 +127,7 @@ class _Gpu:
             # CUDA_VISIBLE_DEVICES renumbers GPUs for torch, not for NVML; their identity stays.
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
         except pynvml.NVMLError as error:
-            warn_once(f"GPU {index} cannot be watched", error)
+            warn_once(f"GPU {index} cannot be monitored", error)
 
     def sample(self) -> GpuSample:
         """Look at the GPU once."""
@@ -150,5 +150,5 @@ class _Gpu:
         try:
             return question(self._handle, *more)
         except pynvml.NVMLError as error:
-            self._warn_once(f"GPU {self._index} can be watched in part only", error)
+            self._warn_once(f"GPU {self._index} can only be monitored in part", error)
             return None

@@ -18,7 +18,7 @@ def read_tensors(path: Path, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
         raise UserError(f"{path} cannot be read: {error}") from None
     for name in sorted(found.keys() ^ wanted.keys()):
         verb = "lacks" if name in wanted else "has"
-        raise UserError(f"{path} {verb} the tensor {name}, unlike the model of this run's config")
+        raise UserError(f"{path} {verb} the tensor {name}, unlike the model in this run's config")
     for name, tensor in wanted.items():
         there, here = _kind(found[name]), _kind(tensor)
         if there != here:  # torch would stretch or round some of them without a word.

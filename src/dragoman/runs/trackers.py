@@ -1,4 +1,4 @@
-"""Experiment trackers, one seam for all: what a run tells them, and that none can hurt it."""
+"""Experiment trackers behind one interface: what a run reports, and that none can hurt it."""
 
 import queue
 import threading
@@ -81,7 +81,7 @@ class _TrackerThread:
         self._waiting.put(None)
         self._thread.join(SECONDS_AT_END)
         if self._thread.is_alive() and not self._is_over:
-            self._end(f"it was not done {SECONDS_AT_END:g} s after the run")
+            self._end(f"it had not finished {SECONDS_AT_END:g} s after the run")
 
     def _run(self) -> None:
         try:

@@ -1,1 +1,1 @@
-"""`dragoman serve`: models behind an address, with LibreTranslate's API and a page."""
+"""`dragoman serve`: a translation server with LibreTranslate's API and a web page."""

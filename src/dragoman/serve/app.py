@@ -187,7 +187,7 @@ class _Server:
                 Connection="close",
             ) from None
         except ClientDisconnect:
-            raise refuse(CLIENT_GONE, "The client is gone") from None
+            raise refuse(CLIENT_GONE, "The client disconnected") from None
         return read_fields(request.headers.get("content-type", ""), bytes(body))
 
     def _choose(self, source: str, target: str) -> Direction:
@@ -197,8 +197,8 @@ class _Server:
             if len(sources) > 1:
                 raise refuse(
                     400,
-                    "auto is not supported: this server does not detect languages, "
-                    f"say which of {', '.join(sources)}",
+                    "auto is not supported: this server does not detect languages, name one of "
+                    f"{', '.join(sources)}",
                 )
             source = sources[0] if sources else source
         direction = Direction(source, target)
@@ -226,14 +226,14 @@ class _Server:
         except Exception as error:
             if not is_lack_of_memory(error):
                 raise
-            say("not enough memory for a batch: serve a smaller model, or --batch-tokens")
+            say("not enough memory for a batch: serve a smaller model, or lower --batch-tokens")
             raise refuse(503, "Cannot translate text: the server is out of memory") from None
         finally:
             work.cancel()
             gone.cancel()
         if gone.done():
-            raise refuse(CLIENT_GONE, "The client is gone")
-        raise refuse(504, f"It was not translated within {self._limits.seconds:g} seconds")
+            raise refuse(CLIENT_GONE, "The client disconnected")
+        raise refuse(504, f"The translation took longer than {self._limits.seconds:g} seconds")
 
     def _note_batch(self, direction: str, sentences: int, seconds: float) -> None:
         self.metrics.batch_sentences.labels(direction).observe(sentences)

@@ -1,4 +1,4 @@
-"""Sentences of many requests, brought to one model in batches that they share."""
+"""Sentences of many requests, collected into shared batches for one model."""
 
 import asyncio
 import time

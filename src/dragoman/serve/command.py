@@ -1,4 +1,4 @@
-"""Listen, say where, and end in order."""
+"""Listen, print the address, and shut down cleanly."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ def _read_keys(path: Path) -> frozenset[str]:
         raise UserError(f"--api-keys {path}: not UTF-8; write one key on each line") from None
     keys = frozenset(line.strip() for line in lines if line.strip() and line[0] != "#")
     if not keys:
-        raise UserError(f"--api-keys {path}: no key in it; write one on each line")
+        raise UserError(f"--api-keys {path}: contains no key; write one on each line")
     return keys
 
 

@@ -22,7 +22,7 @@ class Metrics:
         )
         self.request_seconds = Histogram(
             "dragoman_request_seconds",
-            "From a request's arrival to the end of its answer.",
+            "Time from a request's arrival to the end of its response.",
             ["path"],
             buckets=_SECONDS,
             registry=registry,
@@ -32,21 +32,21 @@ class Metrics:
         )
         self.batch_sentences = Histogram(
             "dragoman_batch_sentences",
-            "Sentences translated together; their sum is all sentences.",
+            "Sentences per batch; the sum is the total number of sentences.",
             ["direction"],
             buckets=_SENTENCES,
             registry=registry,
         )
         self.batch_seconds = Histogram(
             "dragoman_batch_seconds",
-            "Time of a batch; their sum is how long the model was busy.",
+            "Time per batch; the sum is how long the model was busy.",
             ["direction"],
             buckets=_SECONDS,
             registry=registry,
         )
         self.waiting = Gauge(
             "dragoman_waiting_sentences",
-            "Sentences that wait for a batch.",
+            "Sentences waiting for a batch.",
             ["direction"],
             registry=registry,
         )

@@ -45,15 +45,15 @@ def load_models(
 ) -> dict[Direction, ServedModel]:
     """Load every model; `source` and `target` are the languages of the only one, if given."""
     if (source or target) and len(names) > 1:
-        raise UserError("--source and --target name the languages of one model: serve one")
+        raise UserError("--source and --target apply to a single model: serve only one")
     models: dict[Direction, ServedModel] = {}
     for name in names:
         model = _load(replace(choice, run=name))
         direction = Direction(source or model.direction.source, target or model.direction.target)
         if direction in models:
             raise UserError(
-                f"{name}: there is a model from {direction.source} to {direction.target} already; "
-                "serve one for each direction"
+                f"{name}: there is already a model from {direction.source} to "
+                f"{direction.target}; serve one model per direction"
             )
         model.translate(["1"], 1)  # The first translation takes longest.
         splitter = replace(model.splitter, language=direction.source)
@@ -91,7 +91,7 @@ def _load_export(choice: TrainedChoice) -> ServedModel:
         ("--precision", choice.precision is not None),
     ):
         if is_given:
-            raise UserError(f"{option}: {folder} is an export, whose weights are as they were made")
+            raise UserError(f"{option}: {folder} is an export, whose weights are fixed")
     exported = load_exported(folder)
     info = exported.info
     translator = with_tag(exported.translator, choose_tag(choice.tag, info.tags))

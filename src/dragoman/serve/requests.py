@@ -83,10 +83,12 @@ def parse_translate(fields: Mapping[str, Any], most_characters: int) -> Translat
             400, f"Invalid request: request ({characters}) exceeds text limit ({most_characters})"
         )
     if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
-        raise refuse(400, "Invalid request: q has half of a surrogate pair, which is no text")
+        raise refuse(
+            400, "Invalid request: q contains an unpaired surrogate, which is not valid text"
+        )
     text_format = fields.get("format") or "text"
     if text_format not in ("text", "html"):
-        raise refuse(400, f"{text_format} format is not supported: text and html are")
+        raise refuse(400, f"{text_format} format is not supported: use text or html")
     return TranslateRequest(
         tuple(texts),
         isinstance(question, list),

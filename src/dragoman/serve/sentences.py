@@ -1,4 +1,4 @@
-"""Text -> sentences and what stands between them -> text again."""
+"""Text -> sentences and what is between them -> text again."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""The loop, the ways to make a step, and the life of a run from its opening to its end."""
+"""The training loop, the kinds of steps, and the life of a run from start to end."""

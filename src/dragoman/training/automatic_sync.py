@@ -1,4 +1,4 @@
-"""What `distributed.sync = "auto"` comes to: measured when a run begins, kept when it goes on."""
+"""What `distributed.sync = "auto"` chooses: measured when a run begins, kept when it resumes."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ def settle_sync(config: Config, run: RunFolder, workers: Workers) -> tuple[Confi
     if chosen.sync == "local":
         way = (
             f"{chosen.local_steps} local steps in {chosen.local_fragments} {chosen.compression} "
-            f"fragments that travel for {chosen.local_delay} steps"
+            f"fragments that may take {chosen.local_delay} steps to arrive"
         )
     return _with(config, chosen), f'distributed.sync = "auto" chooses {way}: {choice.reason}'
 

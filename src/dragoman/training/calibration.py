@@ -1,4 +1,4 @@
-"""Measured before the first step: what computing costs alone, and what meeting costs alone."""
+"""Measured before the first step: the cost of compute alone, and of an exchange alone."""
 
 import statistics
 import time

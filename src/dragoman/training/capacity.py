@@ -1,4 +1,4 @@
-"""How many rows a device handles at once: found by trying, never by crashing."""
+"""How many rows a device can process at once: found by trying, never by crashing."""
 
 from collections.abc import Callable
 

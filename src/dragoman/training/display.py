@@ -11,6 +11,8 @@ from dragoman.console import SECONDS_BETWEEN_LINES, printable, say, unfailing
 from dragoman.records import Evaluation, TrainStep
 from dragoman.training.evaluator import Evaluated, Sample
 
+LONGEST_SAMPLE = 100  # Characters of a sample translation in plain output.
+
 
 @dataclass
 class Status:
@@ -39,6 +41,7 @@ class Display:
         self._status = Status(steps=steps)
         self._log: TextIO | None = open(log, "a", encoding="utf-8") if log else None
         self._last_line = 0.0
+        self._sample_shown = ""
         self._is_shown = is_shown
         self._live = _live() if is_shown and sys.stderr.isatty() else None
 
@@ -79,7 +82,7 @@ class Display:
             left = status.seconds_left()
             self.say(
                 f"step {step:,}  epoch {status.epoch:.2f}  loss {status.loss:.4f}  "
-                f"rate {status.learning_rate:.2e}  {status.tokens_per_second:,.0f} tokens/s"
+                f"lr {status.learning_rate:.2e}  {status.tokens_per_second:,.0f} tokens/s"
                 + (f"  {_duration(left)} left" if left is not None else "")
             )
 
@@ -97,9 +100,13 @@ class Display:
         if self._live:
             self._show(self._live)
         else:
-            # One sentence, which gets better from evaluation to evaluation.
+            # One sentence, as often as its translation changes.
             for sample in one.samples[:1]:
-                self.say(f"    {sample.source}  ->  {sample.translation}")
+                text = sample.translation
+                shown = text if len(text) <= LONGEST_SAMPLE else f"{text[:LONGEST_SAMPLE]} …"
+                if shown != self._sample_shown:
+                    self._sample_shown = shown
+                    self.say(f"    {sample.source}  ->  {shown}")
 
     def stop(self) -> None:
         """Give the terminal back."""

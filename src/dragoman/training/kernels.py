@@ -1,4 +1,4 @@
-"""Which kernels make a worker's steps: fused, compiled or plain ones."""
+"""Which kernels a worker uses: fused, compiled or plain ones."""
 
 import importlib.util
 import os
@@ -31,12 +31,12 @@ def choose_kernels(config: Config, workers: Workers) -> KernelChoice:
     """Choose the kernels as the config says; left to us, the fastest that run here."""
     asked = config.training.kernels
     if asked == "plain":
-        return KernelChoice("plain", "as training.kernels says")
+        return KernelChoice("plain", "set by training.kernels")
     problems = {"fused": fused_problem, "compiled": compiled_problem}
     if asked != "auto":
         if problem := problems[asked](config, workers):
             raise UserError(f'training.kernels = "{asked}", but {problem}')
-        return KernelChoice(asked, "as training.kernels says")
+        return KernelChoice(asked, "set by training.kernels")
     if not (of_fused := fused_problem(config, workers)):
         return KernelChoice("fused", "the fastest")
     if not (of_compiled := compiled_problem(config, workers)):
@@ -58,12 +58,13 @@ def fused_problem(config: Config, workers: Workers) -> str:
         return f"batches.row_tokens = {row_tokens} is not a multiple of {SLOTS_STEP}"
     if head_width < NARROWEST_HEAD or head_width & (head_width - 1):
         return (
-            f"model.d_model / heads = {head_width} is not a power of two from {NARROWEST_HEAD} on"
+            f"model.d_model / heads = {head_width} is not a power of two of at least "
+            f"{NARROWEST_HEAD}"
         )
     if workers.device.type != "cuda":
         return "there is no GPU"
     if torch.cuda.get_device_capability(workers.device) < OLDEST_CAPABILITY:
-        return f"{torch.cuda.get_device_name(workers.device)} is older than they need"
+        return f"{torch.cuda.get_device_name(workers.device)} is too old for them"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     return ""
@@ -78,11 +79,11 @@ def compiled_problem(config: Config, workers: Workers) -> str:
     name = torch.cuda.get_device_name(workers.device)
     capability = torch.cuda.get_device_capability(workers.device)
     if capability < OLDEST_COMPILED:
-        return f"{name} is older than PyTorch's compiler needs"
+        return f"{name} is too old for PyTorch's compiler"
     if capability < OLDEST_CAPABILITY and config.training.precision == "bfloat16":
-        return f'{name} has no bfloat16: choose training.precision = "float16"'
+        return f'{name} does not support bfloat16: set training.precision = "float16"'
     if capability < OLDEST_CAPABILITY and config.optimizer.kind == "muon":
-        return f'{name} has no bfloat16, which optimizer.kind = "muon" needs there'
+        return f'{name} does not support bfloat16, which optimizer.kind = "muon" needs here'
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if "CC" not in os.environ and not any(map(shutil.which, C_COMPILERS)):

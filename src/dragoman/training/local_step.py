@@ -1,5 +1,6 @@
-"""Steps that a worker makes alone, synchronizing with the others now and then."""
+"""Steps that a worker makes alone, synchronizing with the others periodically."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import RowTensors, Transformer, count_parameters
 from dragoman.training.step import StepResult, TrainingStep
 
+# The most that was tried, with four workers; more may be too much for a model.
+LARGEST_RATE = 2.0
+
 
 class LocalStep:
     """Wraps a step that knows no other workers."""
@@ -33,6 +37,7 @@ class LocalStep:
         self._alone = alone
         self._workers = workers
         self._timeout = timedelta(seconds=settings.timeout_seconds)
+        self._rate = local_rate(settings, workers.count)
         self.lag = alone.lag
         self.exchange: Exchange | None = None
         mean = None
@@ -64,7 +69,7 @@ class LocalStep:
     ) -> None:
         """Update the weights from this worker's share of the batch; synchronize if it is time."""
         own = replace(batch, target_tokens=max(1, batch.rows.target_tokens))
-        self._alone.queue(own, step, learning_rate, seconds_waited)
+        self._alone.queue(own, step, self._rate * learning_rate, seconds_waited)
         self._waits.append(self._seconds_waited)
         self._seconds_waited = 0.0
         if self.synchronizes_at(step):
@@ -142,3 +147,14 @@ class LocalStep:
 def alone(workers: Workers) -> Workers:
     """A worker as it sees itself between synchronizations; its rank still seeds its dropout."""
     return replace(workers, count=1)
+
+
+def local_rate(settings: DistributedSettings, workers: int) -> float:
+    """Learning rate of local steps, as a multiple of the schedule's.
+
+    A worker's gradient has the noise of fewer rows. Where noise is most of it, Adam's divisor is
+    larger by the root of the number of workers, and so the workers' mean goes less far.
+    """
+    if settings.local_rate is not None:
+        return settings.local_rate
+    return min(math.sqrt(workers), LARGEST_RATE)

@@ -159,7 +159,7 @@ def announce(opened: Opened, config: Config, parts: Parts, workers: Workers) -> 
     recorder.say(
         f"{count_parameters(parts.model):,} parameters, {len(parts.corpus.train):,} pairs, "
         f"{workers.count} {device.type} worker{'s' * (workers.count > 1)}{on_hosts}, "
-        f"{config.batches.tokens_per_step:,} target slots a step"
+        f"{config.batches.tokens_per_step:,} target slots per step"
     )
 
 
@@ -209,7 +209,7 @@ def refuse_other_things(run: RunFolder) -> None:
     for path in run.path.iterdir():
         is_ours = any(path.match(pattern) for pattern in OPENING)
         if not is_ours or (path.is_dir() and any(path.iterdir())):
-            raise UserError(f"{run.path} is not empty and holds no run; choose another --run")
+            raise UserError(f"{run.path} is not empty and is not a run; choose another --run")
 
 
 def open_run(
@@ -245,20 +245,20 @@ def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> No
     if SCHEDULE_TRAITS[config.schedule.kind].ends_with_run:
         fixed.append("training.steps")
     changed = [
-        f"{name} was {before[name]!r}, is {now[name]!r}"
+        f"{name} was {before[name]!r}, is now {now[name]!r}"
         for name in fixed
         if before[name] != now[name]
     ]
     weights = [[text["weight"] for text in one["corpus.train"]] for one in (before, now)]
     if weights[0] != weights[1]:
-        changed.append(f"the weights of corpus.train were {weights[0]}, are {weights[1]}")
+        changed.append(f"the weights of corpus.train were {weights[0]}, are now {weights[1]}")
     identity = read_provenance(run).corpus.identity
     if identity != corpus.identity:
-        changed.append(f"the prepared corpus was {identity[:12]}, is {corpus.identity[:12]}")
+        changed.append(f"the prepared corpus was {identity[:12]}, is now {corpus.identity[:12]}")
     if changed:
         raise UserError(
-            f"{run.path} cannot be resumed with other settings: {'; '.join(changed)}. "
-            "Change them back, or start a new run with --run"
+            f"{run.path} cannot be resumed with different settings: {'; '.join(changed)}. Change "
+            "them back, or start a new run with --run"
         )
 
 

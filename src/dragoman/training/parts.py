@@ -1,4 +1,4 @@
-"""What a worker trains with: the corpus, the model, the stream of rows, and how it steps."""
+"""What a worker trains with: the corpus, the model, the stream of rows, and the kind of step."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -138,20 +138,20 @@ def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:
     ]
     if different:
         raise UserError(
-            f"{corpus.folder} was prepared with other settings; the config now says "
+            f"{corpus.folder} was prepared with different settings; the config now has "
             f"{'; '.join(different)}; run `dragoman prepare` again"
         )
     if list(corpus.train_parts()) != (corpus_names(now) if is_mix(config) else []):
         raise UserError(
-            f"{corpus.folder} was prepared with other names or weights in corpus.train, which say "
-            "what is kept apart; run `dragoman prepare` again"
+            f"{corpus.folder} was prepared with different names or weights in corpus.train, "
+            "which decide which texts are kept apart; run `dragoman prepare` again"
         )
     texts_before = texts_of(before)
     for name, files in texts_of(now).items():
         if files != texts_before[name]:
             raise UserError(
-                f"{corpus.folder} was prepared from other text: corpus.{name} was "
-                f"{', '.join(texts_before[name]) or 'empty'}; the config now says "
+                f"{corpus.folder} was prepared from different text: corpus.{name} was "
+                f"{', '.join(texts_before[name]) or 'empty'}; the config now has "
                 f"{', '.join(files) or 'nothing'}; run `dragoman prepare` again"
             )
 

@@ -1,4 +1,4 @@
-"""Writes a run down: metrics, samples, checkpoints, the screen."""
+"""Records a run: metrics, samples, checkpoints, the screen."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How the rows of a step are shared out: evenly, or as much to each worker as it can do.
+"""How the rows of a step are split: evenly, or in proportion to each worker's speed.
 
 All workers know the same measurements and come to the same shares at the same step, so that every
 row is used once; the global batch and its order do not depend on them.

@@ -2,8 +2,11 @@
 
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+
+import torch
 
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.launch import Job, launch
@@ -22,12 +25,19 @@ from dragoman.training.trainer import Trainer
 
 def train(config: Config, name: str) -> Stop | None:
     """Train in this process, alone or as one worker; under a launcher, tell it why it stopped."""
+    threading.Thread(target=rehearse_backward).start()
     with supervised() as supervision:
         workers = join_workers(config.distributed)
         refuse_impossible(config.training.precision, workers.device)
         stop = run_attempt(config, new_run(name), workers, supervision)
         workers.leave()
         return None if supervision.is_launched else stop
+
+
+def rehearse_backward() -> None:
+    """Go backward once: the first time PyTorch imports a lot, a second of work or two."""
+    number = torch.ones((), requires_grad=True)
+    torch.autograd.grad(2 * number, number, torch.ones(()))
 
 
 def run_attempt(config: Config, run: RunFolder, workers: Workers, supervision: Supervision) -> Stop:

@@ -1,4 +1,4 @@
-"""One training step of one worker: forward, backward, meeting the others, update."""
+"""One training step of one worker: forward, backward, synchronize, update."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is written down about one step: the `train` line of metrics.jsonl."""
+"""What is logged about one step: the `train` line of metrics.jsonl."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

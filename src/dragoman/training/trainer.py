@@ -152,7 +152,7 @@ class Trainer:
         failure = self._finish_saving()
         self.watch.collect()
         if failure:
-            raise SystemFault(f"{failure}; fix that, then run the same command to resume")
+            raise SystemFault(f"{failure}; fix this, then run the same command to resume")
         end = End(stop.reason, self.signals.requested)
         self.recorder.event("stop", self.progress.step, end)
         self._conclude(stop)
@@ -270,8 +270,9 @@ class Trainer:
         if progress.skipped_in_a_row >= self.config.training.max_skipped_steps:
             is_finest = self.config.training.precision == "float32"
             raise SystemFault(
-                f"no finite gradient in {progress.skipped_in_a_row} steps in a row, up to step "
-                f"{step}; lower the learning rate{'' if is_finest else ', or train in float32'}"
+                f"no finite gradient for {progress.skipped_in_a_row} consecutive steps, up to "
+                f"step {step}; lower the learning "
+                f"rate{'' if is_finest else ', or train in float32'}"
             )
 
     def _is_pause_due(self) -> bool:
@@ -321,7 +322,7 @@ class Trainer:
         self.saves_made = save_asked
         if failure:
             # The launcher does not wait for ever; a try at every step would help nobody.
-            self.recorder.say(f"{failure}; the launcher that asked for it will get no answer")
+            self.recorder.say(f"{failure}; the launcher that requested it will get no answer")
         elif self.workers.is_first:
             self.supervision.note_saved(save_asked)
 
@@ -374,7 +375,7 @@ class Trainer:
         if stop is Stop.SIGNAL:
             asker = f" by {self.signals.requested}" if self.signals.requested else ""
             self.recorder.say(
-                f"stopped at step {step:,}, as asked{asker}; the same command resumes the run"
+                f"stopped at step {step:,}, as requested{asker}; the same command resumes the run"
             )
             return
         reason = {
@@ -383,7 +384,7 @@ class Trainer:
             Stop.HOURS: f"training.hours = {training.hours} reached",
             Stop.PATIENCE: f"{training.patience} evaluations without a better "
             f"{training.patience_metric}",
-            Stop.GAIN_UNLIKELY: f"half as many steps again are only "
-            f"{in_percent(progress.scores.gain_probability or 0.0)} likely to bring anything",
+            Stop.GAIN_UNLIKELY: "50% more steps are only "
+            f"{in_percent(progress.scores.gain_probability or 0.0)} likely to bring a gain",
         }[stop]
         self.recorder.say(f"the run is complete at step {step:,}: {reason}")

@@ -1,4 +1,4 @@
-"""Watches every machine of a run and brings what was seen to every copy of the run folder."""
+"""Monitors every machine of a run and copies the samples to every copy of the run folder."""
 
 import time
 from collections.abc import Callable, Sequence

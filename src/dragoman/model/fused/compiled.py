@@ -1,4 +1,4 @@
-"""The plain model's gradients by PyTorch's compiler, where the fused kernels cannot make them."""
+"""The plain model's gradients by PyTorch's compiler, where the fused kernels cannot be used."""
 
 import torch
 from torch import Tensor

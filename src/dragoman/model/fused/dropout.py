@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of (key, site, element): nobody stores it."""
+"""Dropout whose mask is a function of (key, site, element) and is never stored."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""All weights of a Transformer end to end in one buffer, and so their gradients and moments."""
+"""All weights of a Transformer in one flat buffer, and likewise their gradients and moments."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A residual branch joins the stream, and the next layer norm reads the sum, in one kernel."""
+"""Add a residual branch to the stream and apply the next layer norm, in one kernel."""
 
 from typing import Any
 

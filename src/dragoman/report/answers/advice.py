@@ -33,14 +33,14 @@ def spare_evaluations(findings: Findings) -> str:
     """How to spend less time on evaluations, without having too few of them."""
     found = findings.convergence
     if found.reason == "gain uncertain":
-        return "Keep them: whether the model is fully trained is unclear even with all of them."
+        return "Keep them: even with all of them it is unclear whether the model is fully trained."
     # Of half as many, too few would be left.
     if found.evaluations < 2 * EVALUATIONS_FOR_CONFIDENCE.value:
         return (
-            "Make evaluations shorter, not rarer, in a new run that scores BLEU on fewer sentences "
+            "Make evaluations shorter, not rarer: in a new run, compute BLEU on fewer sentences "
             "(evaluation.bleu_pairs)."
         )
     return (
-        "Evaluate less often (evaluation.every_steps), or start a new run that scores BLEU on "
-        "fewer sentences (evaluation.bleu_pairs)."
+        "Evaluate less often (evaluation.every_steps), or compute BLEU on fewer sentences in a "
+        "new run (evaluation.bleu_pairs)."
     )

@@ -81,8 +81,8 @@ def in_case(value: Value | Callable[[Case], Value], case: Case) -> Value:
     return value(case) if callable(value) else value
 
 
-SEE_WHAT_IS_MISSING = "See what is missing, at the top of the report."
-HISTORY_IS_LOST = "The history of the run is lost, and with it all evaluations."
+SEE_WHAT_IS_MISSING = "See what is missing or odd, at the top of the report."
+HISTORY_IS_LOST = "The run's history is lost, including all evaluations."
 
 
 def unknown(

@@ -1,4 +1,4 @@
-"""What each corpus of a mix has given, in words."""
+"""What each corpus of a mix contributed, in words."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ def mix_sentences(evidence: Evidence) -> tuple[str, ...]:
     read = sum(one["pairs_read"] for one in facts.values())
     return tuple(
         f"{name}: {one['pairs']:,} pairs, read {one['epochs']:.2f} times: "
-        f"{in_percent(one['pairs_read'] / read)} of all that was read."
+        f"{in_percent(one['pairs_read'] / read)} of all pairs read."
         for name, one in facts.items()
         if read
     )

@@ -1,4 +1,4 @@
-"""What half as many steps again would bring, in words."""
+"""What 50% more steps would bring, in words."""
 
 from dragoman.prediction.outlook import MEANINGFUL, Measure
 from dragoman.report.findings.convergence import Convergence, Gain
@@ -10,8 +10,8 @@ def how_likely(found: Convergence) -> str:
     on_schedule = " on a schedule of that length" if found.rate == "has run down" else ""
     worth = " or ".join(_worth(measure) for measure in found.gains)
     return (
-        f"It is {in_percent(found.probability)} likely that half as many steps again{on_schedule} "
-        f"would bring {worth}."
+        f"The probability that 50% more steps{on_schedule} would gain {worth} is "
+        f"{in_percent(found.probability)}."
     )
 
 
@@ -23,10 +23,9 @@ def what_it_rests_on(found: Convergence) -> tuple[str, ...]:
     expected = " and ".join(_gain_words(*item) for item in gains.items())
     noise = " and ".join(_noise_words(*item) for item in gains.items())
     return (
-        f"Expected from half as many steps again: {expected}; in brackets, what 9 out of 10 such "
-        "runs would get.",
-        f"This rests on {plural(found.evaluations, 'evaluation')}, each with a noise of "
-        f"about {noise}, and on simple curves averaged by how well they foretold them.",
+        f"Expected from 50% more steps: {expected}; the brackets hold 9 out of 10 such runs.",
+        f"Based on {plural(found.evaluations, 'evaluation')}, each with a noise of about "
+        f"{noise}, and on simple curves weighted by how well they predicted them.",
     )
 
 

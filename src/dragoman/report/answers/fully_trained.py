@@ -1,4 +1,4 @@
-"""The answer about what the run had left to learn: a row for each reason."""
+"""The answer on whether the model is fully trained: a row for each reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,13 +113,13 @@ def _and(words: str) -> Any:
 
 def _words_when_few(case: _Case) -> str:
     return (
-        f"{plural(case.found.evaluations, 'evaluation').capitalize()}: too few for a learning "
+        f"{plural(case.found.evaluations, 'evaluation').capitalize()}: too few to fit a learning "
         f"curve (at least {EVALUATIONS_NEEDED.value:g} are needed)."
     )
 
 
 def _words_when_improving(case: _Case) -> str:
-    state = "is" if case.evidence.state == "running" else "ended while it was"
+    state = "is" if case.evidence.state == "running" else "ended while"
     return f"{how_likely(case.found)} The run {state} still improving."
 
 
@@ -131,19 +131,19 @@ def _words_past_best(case: _Case) -> str:
         f"by {turn.rise.mean:.3f} since"
     )
     if case.has_diverged_to_a_number:
-        return f"{rose}, and that on the training sample with it: the run diverged."
+        return f"{rose}, and so has the loss on the training sample: the run diverged."
     if turn.reason == "turned but BLEU rises":
-        return f"{rose}, and BLEU rises too little to be worth the time."
-    return f"{rose}: by that measure the model is worse than it was, and more steps will not help."
+        return f"{rose}, and BLEU is rising too little to justify more time."
+    return f"{rose}: by that measure the model has become worse, and more steps will not help."
 
 
 def _go_on(case: _Case) -> str:
     if case.is_schedule_unfinished:
         assert case.schedule is not None
-        return f"Go on to the schedule's end, step {case.schedule.total_steps:,}."
+        return f"Continue to the end of the schedule, step {case.schedule.total_steps:,}."
     return (
-        f"Go on: raise training.steps to {case.more_steps}, or whichever limit ended the run, and "
-        "give the same command again."
+        f"Continue: raise training.steps to {case.more_steps}, or whichever limit ended the run, "
+        "and run the same command again."
     )
 
 
@@ -151,13 +151,13 @@ def _settle(case: _Case) -> str:
     """What would settle an open question."""
     if case.found.rate == "has run down":
         return (
-            f"To settle it, start a new run with a schedule of {case.more_steps} steps, and "
+            f"To settle it, start a new run with a schedule of {case.more_steps} steps and "
             "compare the two."
         )
     if case.found.evaluations < EVALUATIONS_FOR_CONFIDENCE.value:
         return f"To settle it: {_lowered(evaluate_more_often(case.evidence, case.schedule))}"
     return (
-        "To settle it, score more sentences at each evaluation, which lowers the noise, or "
+        "To settle it, evaluate on more sentences, which lowers the noise, or "
         f"{_lowered(_go_on(case))}"
     )
 
@@ -180,7 +180,7 @@ def _advice_after_learning_nothing(case: _Case) -> str:
     if case.rate_reason == "always zero":
         return GIVE_IT_A_RATE
     if case.schedule is not None and case.last_step < case.schedule.peak_step:
-        return f"Let the warm-up end, at step {case.schedule.peak_step:,}, and look again."
+        return f"Wait until the warm-up ends, at step {case.schedule.peak_step:,}, and look again."
     return "Start a new run with a lower learning rate or a longer warm-up."
 
 
@@ -189,7 +189,7 @@ def _advice_past_best(case: _Case) -> str:
     best = checkpoint_of(case.evidence, turn.best_step)
     if turn.reason == "turned but BLEU rises":
         best = "the checkpoint with the best BLEU"
-    advice = f"Do not go on from here: use {best}."
+    advice = f"Do not continue from here: use {best}."
     if turn.reason == "turned with the training sample":
         advice += " Or start a new run with a lower learning rate or a longer warm-up."
     return advice
@@ -209,10 +209,10 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         verdict="no",
         tone="bad",
         confidence="high",
-        note=lambda case: f"no number since step {case.found.diverged_at or 0:,}",
+        note=lambda case: f"NaN or infinite since step {case.found.diverged_at or 0:,}",
         words=lambda case: (
-            f"The training loss has not been a number since step {case.found.diverged_at:,}: the "
-            "run diverged, and the steps after that taught it nothing."
+            f"The training loss has been NaN or infinite since step {case.found.diverged_at:,}: "
+            "the run diverged and has learned nothing since."
         ),
         advice=_advice_after_divergence,
     ),
@@ -222,9 +222,9 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         confidence="high",
         note="no better than guessing",
         words=lambda case: (
-            f"The lowest eval loss is {case.learning.lowest_loss:.3f}, and guessing among all "
-            f"words of the vocabulary has {case.found.guessing_loss:.3f}: the model was never "
-            "better than that."
+            f"The lowest eval loss is {case.learning.lowest_loss:.3f}; guessing uniformly over "
+            f"the vocabulary gives {case.found.guessing_loss:.3f}: the model was never better "
+            "than that."
         ),
         advice=_advice_after_learning_nothing,
     ),
@@ -257,7 +257,7 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         confidence="medium",
         note=_note,
         words=_and(
-            "The schedule has yet to lower the learning rate, which lowers the loss as well."
+            "The schedule has yet to lower the learning rate, which will lower the loss as well."
         ),
         advice=_go_on,
     ),
@@ -266,7 +266,9 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         tone="caution",
         confidence="medium",
         note=_note,
-        words=_and("The learning rate has run down to its end, so that this run cannot go on."),
+        words=_and(
+            "The learning-rate schedule has reached its end, so this run cannot simply continue."
+        ),
         advice=lambda case: (
             f"Use this model, or start a new run with a schedule of {case.more_steps} steps."
         ),
@@ -275,7 +277,7 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         verdict="unclear",
         confidence="low",
         note=_note,
-        words=_and("That is neither likely nor unlikely."),
+        words=_and("That is too uncertain for a verdict."),
         advice=_settle,
     ),
     "hardly translates": Row(
@@ -284,12 +286,13 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         confidence="medium",  # BLEU may have the wrong tokenizer.
         note=lambda case: f"best BLEU {case.learning.best_bleu:.2f}",
         words=lambda case: (
-            f"{how_likely(case.found)} But the best BLEU is {case.learning.best_bleu:.2f}: the "
-            "model hardly translates."
+            f"{how_likely(case.found)} But the best BLEU is only {case.learning.best_bleu:.2f}: "
+            "the model hardly translates at all."
         ),
-        advice="Read the samples. If all are alike, start a new run with a lower learning rate or "
-        "a longer warm-up; if they are poor, see whether the lines of the text belong together; if "
-        "they are good, evaluation.bleu_tokenize does not suit the language.",
+        advice="Read the sample translations. If they are all alike, start a new run with a "
+        "lower learning rate or a longer warm-up; if they are poor, check that source and "
+        "target lines match; if they are good, evaluation.bleu_tokenize does not suit the "
+        "language.",
     ),
     "at the ceiling": Row(
         verdict="yes",
@@ -297,18 +300,18 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         confidence=_confidence,
         note=lambda case: f"BLEU {case.learning.best_bleu:.1f} of 100",
         words=lambda case: (
-            f"BLEU has reached {case.learning.best_bleu:.1f} of 100: there is nothing left for it "
-            f"to show, whatever the loss still does."
+            f"BLEU has reached {case.learning.best_bleu:.1f} of 100: this validation set cannot "
+            "show any further progress, even if the loss still falls."
         ),
-        advice="Stop here. A harder validation set would show what is left to learn.",
+        advice="Stop here. Only a harder validation set could show what is left to learn.",
     ),
     "nothing to gain": Row(
         verdict="yes",
         tone="good",
         confidence=_confidence,
         note=_note,
-        words=_and("That would not be worth the time."),
-        advice="Stop here, average the last checkpoints (`--average`), or spend the time on a "
+        words=_and("More training is unlikely to pay off."),
+        advice="Stop here; average the last checkpoints (`--average`), or invest the time in a "
         "larger model or more data.",
     ),
     "nothing left in the schedule": Row(
@@ -317,10 +320,11 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
         confidence="medium",
         note=_note,
         words=_and(
-            "The learning rate has run down, and a longer schedule would not be worth the time."
+            "The learning-rate schedule has reached its end, and a longer one is unlikely to "
+            "pay off."
         ),
-        advice="Use this model, or average the last checkpoints (`--average`); a larger model or "
-        "more data would bring more than a longer schedule.",
+        advice="Use this model, or average the last checkpoints (`--average`); a larger model "
+        "or more data would help more than a longer schedule.",
     ),
 }
 

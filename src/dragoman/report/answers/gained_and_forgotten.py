@@ -16,7 +16,7 @@ def adaptation_answers(evidence: Evidence) -> tuple[Answer, ...]:
     if found is None:
         return ()
     if not found.new:
-        words = "No evaluation after the first step can be compared with the start of the run."
+        words = "There is no evaluation after the first step to compare with the start of the run."
         return (unknown("gained", _GAINED, words), unknown("forgotten", _FORGOTTEN, words))
     return (_gained(found), _forgotten(found))
 
@@ -25,10 +25,10 @@ def _gained(found: Adaptation) -> Answer:
     best, enough, last = found.best, found.enough, found.new[-1]
     verdict, tone = _verdict_of(best, good="yes", bad="worse")
     stop = (
-        f"From step {enough.step:,} on nothing more was gained that can be told from chance: the "
-        "run could have stopped there."
+        f"After step {enough.step:,} there was no further significant gain: the run could have "
+        "stopped there."
         if enough.step < last.step
-        else "The last evaluation is the best so far: there may be more to gain."
+        else "The last evaluation is the best so far: more training may gain more."
     )
     return Answer(
         id="gained",
@@ -37,8 +37,8 @@ def _gained(found: Adaptation) -> Answer:
         headline=f"{best.gain:+.1f} BLEU",
         tone=tone,
         note=f"{best.low:+.1f} to {best.high:+.1f}, at step {best.step:,}",
-        answer=f"On {best.set}, {_words(best)} since {found.parent}, at step {best.step:,}, its "
-        f"best. {stop}",
+        answer=f"On {best.set}, {_words(best)} compared with {found.parent}, at step "
+        f"{best.step:,}, the best evaluation. {stop}",
         evidence={
             "parent": found.parent,
             "best": asdict(best),
@@ -47,7 +47,7 @@ def _gained(found: Adaptation) -> Answer:
             "by_step": [asdict(one) for one in found.new],
         },
         confidence="high" if verdict != "unclear" else "low",
-        next_step="Train longer, or at a lower learning rate, to see whether more can be gained."
+        next_step="Train longer, or with a lower learning rate, to see whether more can be gained."
         if enough.step == last.step
         else f"Use the checkpoint of step {best.step:,}, which is kept as the best.",
     )
@@ -59,21 +59,21 @@ def _forgotten(found: Adaptation) -> Answer:
         return unknown(
             "forgotten",
             _FORGOTTEN,
-            "No validation set of the run that this one started from was evaluated.",
+            "The validation sets of the parent run were not evaluated.",
             "Prepare the corpus with vocabulary.from_run, which keeps them, and start a new run.",
         )
     worst = min(at_best, key=lambda one: one.gain)
     verdict, tone = _verdict_of(worst, good="no", bad="yes")
     at_enough = found.old_at(found.enough.step)
     earlier = (
-        f" At step {found.enough.step:,}, where the gain was as good, it was "
+        f" At step {found.enough.step:,}, with a comparable gain, it was "
         f"{min(one.gain for one in at_enough):+.2f}."
         if at_enough and found.enough.step != found.best.step
         else ""
     )
     others = "".join(f" On {one.set}: {_words(one)}." for one in at_best if one != worst)
     advice = (
-        "Mix old text in (corpus.train with weights), evaluate weights between both runs "
+        "Mix in old text (corpus.train with weights), try weights between the two runs "
         "(dragoman evaluate RUN --blend 0.5), or start a new run with fewer steps."
     )
     return Answer(
@@ -83,8 +83,8 @@ def _forgotten(found: Adaptation) -> Answer:
         headline={"no": "Nothing", "yes": f"{-worst.gain:.1f} BLEU"}.get(verdict, "Unclear"),
         tone=tone,
         note=f"{worst.low:+.1f} to {worst.high:+.1f} on {worst.set}",
-        answer=f"On {worst.set}, {_words(worst)} by step {worst.step:,}, where the new text is "
-        f"translated best.{earlier}{others}",
+        answer=f"On {worst.set}, {_words(worst)} by step {worst.step:,}, the best step on the "
+        f"new text.{earlier}{others}",
         evidence={
             "at_best": [asdict(one) for one in at_best],
             "by_step": [[asdict(one) for one in series] for series in found.old],

@@ -95,12 +95,12 @@ def _does_little(findings: Findings) -> bool:
 
 def _arithmetic(case: _Case) -> str:
     share = case.findings.gpus.arithmetic_share
-    return "" if share is None else f"{in_percent(share)} of the arithmetic the devices can do"
+    return "" if share is None else f"{in_percent(share)} of the devices' peak compute"
 
 
 def _words_without_gpu(case: _Case) -> str:
     percent, peak = case.findings.gpus.cpu_percent, _arithmetic(case)
-    busy = f"; the processors were {percent:.0f}% busy" if percent is not None else ""
+    busy = f"; the CPUs were {percent:.0f}% busy" if percent is not None else ""
     return f"The run used no GPU{busy}." + (f" It did {peak}." if peak else "")
 
 
@@ -119,10 +119,10 @@ def _words_of_gpus(case: _Case) -> str:
         if dip.cause != "training" and is_much and np.isfinite(dip.mean_utilization):
             words += f", {dip.mean_utilization:.0f}% during {dip.cause}s"
     doer = "it" if found.expected == 1 else "they"
-    useful = f"{doer} did {peak}" if peak else "how much of it was arithmetic is not known"
+    useful = f"{doer} did {peak}" if peak else "how much of it was useful compute is unknown"
     words += (
-        ". Busy is not the same as useful (waiting in a collective counts, and so does what other "
-        f"processes do): {useful}."
+        ". Busy does not mean useful (waiting in a collective and other processes also count as "
+        f"busy): {useful}."
     )
     return words
 
@@ -130,19 +130,21 @@ def _words_of_gpus(case: _Case) -> str:
 def _gpu_details(findings: Findings) -> tuple[str, ...]:
     if not findings.gpus.gpus or not _waits_long(findings):
         return ()
-    return (f"The fastest worker waits {in_percent(_longest_wait(findings))} of each step.",)
+    return (
+        f"The fastest worker spends {in_percent(_longest_wait(findings))} of each step waiting.",
+    )
 
 
 def _why_not_measured(evidence: Evidence) -> tuple[str, str]:
     """Why nothing is known about the GPUs, and what to do about it."""
     if not evidence.machines:
-        words = "no monitor file says how busy they were"
+        words = "there are no monitor files for them"
         return words, "Keep the monitor files of all machines in the run folder."
     if any(machine.gpus for machine in evidence.machines):
-        words = "their monitors took no sample between the first step and the last line"
-        return words, "Let the run go on for longer: a monitor samples once a second."
-    words = "they did not tell how busy they were"
-    return words, "See whether nvidia-smi shows their utilisation where the run is."
+        words = "no monitor sample was taken during training"
+        return words, "Let the run continue for longer: a monitor samples once a second."
+    words = "they did not report their utilisation"
+    return words, "Check whether nvidia-smi shows their utilisation on that machine."
 
 
 def _unless_the_network(advice: Callable[[_Case], str] | str) -> Callable[[_Case], str]:
@@ -151,7 +153,9 @@ def _unless_the_network(advice: Callable[[_Case], str] | str) -> Callable[[_Case
     def words(case: _Case) -> str:
         network = case.findings.network
         if network is not None and network.reason == "large share":
-            return "Look at the network first: much of the busy time is waiting in a collective."
+            return (
+                "Look at the network first: much of the busy time is spent waiting in collectives."
+            )
         return advice(case) if callable(advice) else advice
 
     return words
@@ -180,7 +184,7 @@ def _gpu_note(case: _Case) -> str:
     found = case.findings.gpus
     if found.gpus:
         return f"{_busy(found.mean)} busy"
-    return "" if found.cpu_percent is None else f"processors {found.cpu_percent:.0f}% busy"
+    return "" if found.cpu_percent is None else f"CPUs {found.cpu_percent:.0f}% busy"
 
 
 def _waiting(case: _Case) -> str:
@@ -231,7 +235,8 @@ GPU_ROWS: Mapping[GpuReason, Row[_Case]] = {
         note=_gpu_note,
         words=_words_of_gpus,
         advice=_unless_the_network(
-            "See the network's answer: much of the busy time is waiting for other workers."
+            "See the answer on the network: much of the busy time is spent waiting for other "
+            "workers."
         ),
     ),
     "little arithmetic": Row(
@@ -248,7 +253,7 @@ GPU_ROWS: Mapping[GpuReason, Row[_Case]] = {
         note=_gpu_note,
         words=_words_of_gpus,
         advice=_unless_the_network(
-            "Nothing to do; the share of peak arithmetic is what is left to win."
+            "Nothing to do; any further speed-up must come from a higher share of peak compute."
         ),
     ),
 }
@@ -259,8 +264,8 @@ def _idle_advice(largest: Dips, findings: Findings) -> str:
     times = findings.times
     if largest.cause == "gap":
         return (
-            "Most idle time is during a gap that nothing in the log explains: find out what the "
-            "machine did then."
+            "Most idle time falls into a gap that the log does not explain: find out what the "
+            "machine was doing."
         )
     if largest.cause == "evaluation":
         return f"Most idle time is during evaluations. {spare_evaluations(findings)}"
@@ -269,8 +274,8 @@ def _idle_advice(largest: Dips, findings: Findings) -> str:
     data = times.share("data") if times else NAN
     if data >= WAITING_FOR_DATA.value:
         return (
-            f"Most idle time is during training, which waits for batches in {in_percent(data)} "
-            "of each step: look at the disk and at other load."
+            f"Most idle time is during training, which spends {in_percent(data)} of each step "
+            "waiting for batches: check the disk and other load on the machine."
         )
     return (
         "Most idle time is during training: start a new run that gives the GPUs more to do at "

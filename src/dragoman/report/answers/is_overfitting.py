@@ -56,8 +56,8 @@ class _Case:
         if found.has_jumped or math.isnan(found.probability):
             return ""
         return (
-            f" ({in_percent(found.probability)} likely to lie at least "
-            f"{OVERFITTING_RISE.value:g} nats above its minimum)"
+            f" ({in_percent(found.probability)} likely to be at least {OVERFITTING_RISE.value:g} "
+            "nats above its minimum)"
         )
 
 
@@ -88,8 +88,8 @@ def _gap(found: Overfitting) -> str:
     if not math.isfinite(found.gap_last):
         return ""
     return (
-        f" It lies {_distance(found.gap_last)} the loss on a sample of the training text, measured "
-        f"in the same mode ({_distance(found.gap_first)} it at the first evaluation)."
+        f" It is {_distance(found.gap_last)} the loss on a sample of the training text, measured "
+        f"in the same mode (at the first evaluation, {_distance(found.gap_first)} it)."
     )
 
 
@@ -102,16 +102,16 @@ def _until_then(found: Overfitting) -> str:
     if not found.without_number:
         return ""
     number = plural(found.without_number, "evaluation")
-    return f" This is about the time until then: in {number} after it the loss is not a number."
+    return f" This covers the run up to then: in {number} after it the loss is NaN or infinite."
 
 
 def _words_at_minimum(case: _Case) -> str:
     found = case.found
-    turned = f"{case.lowest} and has not turned: at step {found.last_step:,} it was "
+    turned = f"{case.lowest} and has not started to rise: at step {found.last_step:,} it was "
     turned += f"{found.last_loss:.3f}{case.chance}."
     if found.best_step == found.last_step:
-        which = "the last that is a number" if found.without_number else "the last evaluation"
-        turned = f"{case.lowest}, {which}: it has not turned{case.chance}."
+        which = "the last finite one" if found.without_number else "the last evaluation"
+        turned = f"{case.lowest}, {which}: it has not started to rise{case.chance}."
     return f"{turned}{_gap(found)}{_until_then(found)}"
 
 
@@ -120,8 +120,8 @@ def _words_within_noise(case: _Case) -> str:
     first, last = found.best_steps
     return (
         f"{case.lowest}; at step {found.last_step:,} it was {found.last_loss:.3f}{case.chance}. "
-        f"That may be noise; the minimum lies somewhere between steps {first:,} and {last:,}."
-        f"{_gap(found)}{_until_then(found)}"
+        f"That may be noise; the minimum is somewhere between steps {first:,} and "
+        f"{last:,}.{_gap(found)}{_until_then(found)}"
     )
 
 
@@ -129,9 +129,9 @@ def _words_when_few(case: _Case) -> str:
     lost = ""
     if case.found.without_number:
         number = plural(case.found.without_number, "evaluation")
-        lost = f" In {number} the loss is not a number."
+        lost = f" In {number} the loss is NaN or infinite."
     return (
-        f"There are too few evaluations to tell a turn of the eval loss from noise (at least "
+        "There are too few evaluations to tell a rise of the eval loss from noise (at least "
         f"{EVALUATIONS_NEEDED.value:g} are needed).{lost}"
     )
 
@@ -146,7 +146,7 @@ def _words_with_sample(case: _Case) -> str:
 
 def _words_when_overfitting(case: _Case) -> str:
     is_known = math.isfinite(case.found.bleu_rise_probability)
-    bleu = "BLEU does not get better either" if is_known else "BLEU is not known"
+    bleu = "BLEU is not improving either" if is_known else "BLEU was not measured"
     return (
         f"{case.rose}, while the loss on the training sample does not rise and {bleu}."
         f"{_gap(case.found)}{_until_then(case.found)}"
@@ -206,10 +206,10 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
         confidence="low",
         note=_note_of_rise,
         words=lambda case: (
-            f"{case.rose}, but the loss on the training sample is not known: this may be "
-            "overfitting, or a run that is getting worse on everything."
+            f"{case.rose}, but the loss on the training sample was not measured: this may be "
+            "overfitting, or the run may be getting worse on everything."
         ),
-        advice="Start a new run that measures the training sample too "
+        advice="Start a new run that also measures the training sample "
         "(evaluation.train_sample_pairs).",
     ),
     "turned with the training sample": Row(
@@ -224,11 +224,11 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
         confidence="low",
         note=_note_of_rise,
         words=lambda case: (
-            f"{case.rose}, yet BLEU still rises: the model grows too sure of itself while its "
-            f"translations get better.{_gap(case.found)}"
+            f"{case.rose}, yet BLEU is still rising: the model is becoming overconfident while "
+            f"its translations improve.{_gap(case.found)}"
         ),
         advice="Use the checkpoint with the best BLEU; in a new run, more dropout or label "
-        "smoothing makes the model less sure of itself.",
+        "smoothing makes the model less overconfident.",
     ),
     "turned while training falls": Row(
         verdict="yes",

@@ -77,7 +77,7 @@ _row = partial(
     headline=lambda case: case.kind.replace("_", " ").capitalize(),
 )
 
-_KEEP_THE_SETTINGS = "Keep config.toml in the run folder: the law is read from it."
+_KEEP_THE_SETTINGS = "Keep config.toml in the run folder: the schedule is read from it."
 
 ROWS: Mapping[LearningRateReason, Row[_Case]] = {
     "always zero": _row(
@@ -91,13 +91,13 @@ ROWS: Mapping[LearningRateReason, Row[_Case]] = {
     ),
     "nothing known": _row(
         confidence="low",
-        words="Neither the settings nor the log say anything about the learning rate.",
+        words="Neither the settings nor the log contain the learning rate.",
         advice=_KEEP_THE_SETTINGS,
     ),
     "schedule not known": _row(
         confidence="low",
         words=lambda case: (
-            "The settings do not name a schedule that is known here; the log shows a peak of "
+            "The settings do not name a known schedule; the log shows a peak of "
             f"{case.logged.peak:.3g} at step {case.logged.peak_step:,} and {case.logged.now:.3g} "
             f"at step {case.logged.now_step:,}."
         ),
@@ -113,8 +113,7 @@ ROWS: Mapping[LearningRateReason, Row[_Case]] = {
         confidence="high",
         note=_note_of_peak,
         words=lambda case: (
-            f"{case.name_and_formula}; the logged curve follows the law exactly. "
-            f"{case.rise_and_now}"
+            f"{case.name_and_formula}; the logged curve follows it exactly. {case.rise_and_now}"
         ),
         advice="Nothing to do.",
     ),
@@ -123,9 +122,9 @@ ROWS: Mapping[LearningRateReason, Row[_Case]] = {
         confidence="medium",
         note=_note_of_peak,
         words=lambda case: (
-            f"{case.name_and_formula}; the logged curve deviates from the law by up to "
+            f"{case.name_and_formula}; the logged curve deviates from it by up to "
             f"{100 * (case.found.largest_deviation or 0.0):.2g}% of the peak. {case.rise_and_now}"
         ),
-        advice="Look for a config.toml that was changed, or another version of Dragoman.",
+        advice="Check whether config.toml was changed, or another version of Dragoman was used.",
     ),
 }

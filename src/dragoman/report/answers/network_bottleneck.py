@@ -44,8 +44,8 @@ class _Case:
         if not is_slower(times.mean, alone.seconds_step):
             return ""
         return (
-            f"The {found.machines:,} machines took {times.mean / alone.seconds_step:.1f} times as "
-            f"long as one worker alone would, {in_time(alone.seconds_step)} a step."
+            f"The {found.machines:,} machines took {times.mean / alone.seconds_step:.1f} times "
+            f"as long as a single worker would, {in_time(alone.seconds_step)} per step."
         )
 
     @property
@@ -57,7 +57,7 @@ def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
     """Judge by exposed communication, against what bytes and links can explain."""
     found, times = findings.network, findings.latest_times
     if found is None or times is None:
-        words = "No step has been measured, so nothing can be said."
+        words = "No step has been measured yet."
         return unknown("network_bottleneck", _QUESTION, words, "Let the run make a few steps.")
     seen = {traffic.host for traffic in found.traffic}
     unseen = tuple(host for host in evidence.hosts if host not in seen)
@@ -88,9 +88,9 @@ def _and(why: str | Callable[[_Case], str]) -> Callable[[_Case], str]:
     def words(case: _Case) -> str:
         found, times = case.found, case.times
         waiting = (
-            f"Steps take {in_time(times.mean)} on average, {in_time(found.network_seconds)} of it "
-            f"({in_percent(found.network_share)}) waiting for the network; on an infinite network "
-            f"they would take the rest, {in_time(found.infinite_network_seconds)}."
+            f"Steps take {in_time(times.mean)} on average, {in_time(found.network_seconds)} of "
+            f"it ({in_percent(found.network_share)}) waiting for the network; with an infinitely "
+            f"fast network they would take {in_time(found.infinite_network_seconds)}."
         )
         reason = why(case) if callable(why) else why
         more = "; ".join(one for one in (reason, case.slower.removesuffix(".")) if one)
@@ -114,7 +114,7 @@ def _if_not_a_loss(advice: str) -> Callable[[_Case], str]:
 
     def words(case: _Case) -> str:
         if case.slower:
-            return "" if case.straggler else "Train on one machine, or give each worker more to do."
+            return "" if case.straggler else "Train on one machine, or give each worker more work."
         return advice
 
     return words
@@ -138,7 +138,7 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         verdict="single machine",
         confidence="high",
         note=_workers,
-        words="All workers are on one machine: no network took part.",
+        words="All workers are on one machine: no network was involved.",
         advice=lambda case: case.straggler or "Nothing to do.",
     ),
     "waits inside one machine": Row(
@@ -147,13 +147,13 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         confidence="high",
         note=_workers,
         words=lambda case: (
-            "All workers are on one machine: no network took part. Yet "
+            "All workers are on one machine: no network was involved. Yet they spend "
             f"{in_time(case.found.exposed_seconds)} of each step of {in_time(case.times.mean)} "
-            f"({in_percent(case.times.share('exposed communication'))}) is waiting for each other."
+            f"({in_percent(case.times.share('exposed communication'))}) waiting for each other."
         ),
         advice=lambda case: (
             case.straggler
-            or "Start a new run that exchanges less: fewer workers, more tokens between two "
+            or "Start a new run that communicates less: fewer workers, more tokens between "
             'exchanges (batches.tokens_per_step), or distributed.compression = "bf16".'
         ),
     ),
@@ -161,13 +161,13 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         verdict="unclear",
         confidence="low",
         note=_share,
-        words=_and("but the machines are not known"),
+        words=_and("but the machines are unknown"),
         advice=_MEASURE_AGAIN,
     ),
     "waits not known": Row(
         verdict="unclear",
         confidence="low",
-        words="The steps do not say how long they waited for gradients of other machines.",
+        words="The log does not say how long steps waited for gradients from other machines.",
         advice=lambda case: (_MORE_STEPS if case.times.are_few else _MEASURE_AGAIN)(case),
     ),
     "few steps": Row(
@@ -201,9 +201,9 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         note=_share,
         words=_and(
             lambda case: (
-                "the bytes of an exchange need only "
-                f"{in_time(case.found.exchange_seconds or 0.0)}, so the "
-                "workers must be waiting for something else"
+                "but sending the bytes of an exchange takes only "
+                f"{in_time(case.found.exchange_seconds or 0.0)}, so the workers must be waiting "
+                "for something else"
             )
         ),
         advice=_MEASURE_AGAIN,
@@ -226,15 +226,15 @@ def _details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
     details = []
     if found.model_infinite_seconds is not None:
         details.append(
-            "Without the network, compute measured alone and the other phases add up to "
+            "Without the network, compute measured in isolation and the other phases add up to "
             f"{in_time(found.model_infinite_seconds)}."
         )
     if found.model_network_seconds is not None:
         waiting = in_time_range(*found.model_network_seconds)
-        details.append(f"An exchange measured alone predicts {waiting} of waiting.")
+        details.append(f"An exchange measured in isolation predicts {waiting} of waiting.")
     if found.agrees is not None:
         relation = "agrees" if found.agrees else "does not agree"
-        details.append(f"What was measured alone {relation} with the run.")
+        details.append(f"What was measured in isolation {relation} with the run.")
     if found.traffic:
         busiest = max(found.traffic, key=lambda traffic: traffic.bytes_per_second)
         words = f"{busiest.host} sent {in_bits_per_second(busiest.bytes_per_second)}"
@@ -246,7 +246,7 @@ def _details(found: Network, unseen: Sequence[str]) -> tuple[str, ...]:
         details.append(f"{words}.")
     if found.traffic and unseen:
         few = " and ".join(unseen[:3]) + " …" * (len(unseen) > 3)
-        details.append(f"What {few} sent is not known.")
+        details.append(f"Traffic of {few} is unknown.")
     return tuple(details)
 
 
@@ -270,7 +270,7 @@ def _remedy(findings: Findings) -> str:
     """The way to send less that gives up the least of those that help."""
     run = findings.calibration
     if run is None:
-        return "Send less in a new run: 16 bits (distributed.compression) or local steps."
+        return "Send less in a new run: 16-bit gradients (distributed.compression) or local steps."
     ways = {}
     if run.compression == "none":
         ways['Start a new run with distributed.compression = "bf16"'] = Scenario(compression="bf16")
@@ -280,17 +280,17 @@ def _remedy(findings: Findings) -> str:
         ways[f'Start a new run with distributed.sync = "auto" ({steps})'] = way
     if not ways:
         return (
-            "Start a new run with more distributed.local_steps, or cut them into "
+            "Start a new run with more distributed.local_steps, or with "
             "distributed.local_fragments."
         )
     alone = predict(run, ALONE)
     best = choose_way([predict(run, way, name) for name, way in ways.items()], alone)
     if is_slower(best.seconds_step, alone.seconds_step):
         return (
-            "Train on one machine: even sending less, a step is predicted to take "
+            "Train on one machine: even when sending less, a step is predicted to take "
             f"{in_time(best.seconds_step)}, against {in_time(alone.seconds_step)} for one worker."
         )
-    more = "A faster link costs no quality."
+    more = "A faster link would not affect quality."
     if best.local_steps == run.local_steps:
         more = f"{'L' if run.local_steps == 1 else 'More l'}ocal steps or a faster link save more."
-    return f"{best.label}: {in_time(best.seconds_step)} a step is predicted. {more}"
+    return f"{best.label}: predicted {in_time(best.seconds_step)} per step. {more}"

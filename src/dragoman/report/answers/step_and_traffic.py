@@ -1,4 +1,4 @@
-"""The answer about step time and what flowed: a row for each reason."""
+"""The answer on step time and network traffic: a row for each reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,15 +68,13 @@ def _details(case: _Case) -> tuple[str, ...]:
         return ()
     details = []
     if other := found.with_other_traffic:
-        slower = "steps are slower" if other.low > 0 else "steps are not seen to be slower"
+        slower = "steps are slower" if other.low > 0 else "steps are not measurably slower"
         details.append(
-            f"Without the bytes of the steps themselves, r = {other.value:.2f} ({other.low:.2f} "
-            f"to {other.high:.2f}): {slower} while others use the link."
+            f"Without the steps' own bytes, r = {other.value:.2f} ({other.low:.2f} to "
+            f"{other.high:.2f}): {slower} while others use the link."
         )
     if found.host != case.first_host:
-        details.append(
-            f"The steps are those of {case.first_host}, the traffic that of {found.host}."
-        )
+        details.append(f"Step times are from {case.first_host}, traffic is from {found.host}.")
     return tuple(details)
 
 
@@ -102,13 +100,13 @@ def _bytes_against_theory(network: Network | None) -> str:
         return f"{words}, which agrees."
     if ratio > 1:
         return f"{words}: the interface carries other traffic too."
-    return f"{words}: gradients take another way (another interface, or RDMA)."
+    return f"{words}: gradients take another path (another interface, or RDMA)."
 
 
 def _few_windows(case: _Case) -> str:
     return (
-        f"Only {plural(len(case.windows), 'window')} of {case.windows.seconds:.0f} s hold nothing "
-        "but training: too few to correlate step time with traffic."
+        f"Only {plural(len(case.windows), 'window')} of {case.windows.seconds:.0f} s contain only "
+        "training: too few to correlate step time with traffic."
     )
 
 
@@ -117,7 +115,7 @@ def _advice_unless_slowed(case: _Case) -> str:
     if other and other.low > 0:
         return _WHO_ELSE
     if case.network is not None and case.network.reason == "large share":
-        return "See the answer about the bottleneck: sending fewer bytes shortens every step."
+        return "See the answer on the bottleneck: sending fewer bytes shortens every step."
     return "Nothing to do."
 
 
@@ -158,31 +156,32 @@ def _correlated(meaning: str, advice: str | Callable[[_Case], str]) -> Row[_Case
     )
 
 
-_WHO_ELSE = "Find out who else uses the link, or give the run a faster one."
+_WHO_ELSE = "Find out what else uses the link, or use a faster one."
 
 ROWS: Mapping[TrafficReason, Row[_Case]] = {
     "single machine": Row(
         verdict="unclear",
         headline="No network",
         confidence="high",
-        words="All workers are on one machine: steps cause no traffic on a network.",
+        words="All workers are on one machine: steps cause no network traffic.",
         advice="Nothing to do.",
     ),
     "no samples": _not_correlated("No machine has samples of its network interface."),
     "no windows": _not_correlated(
-        "No stretch of nothing but training was long enough to compare with traffic."
+        "No uninterrupted stretch of training was long enough to compare with traffic."
     ),
     "few windows": _not_correlated(_few_windows),
     "nothing varies": _not_correlated(
         "Step time or traffic does not vary at all, so there is nothing to correlate."
     ),
     "slower with more traffic": _correlated(
-        "steps are slower when more flows, so the link was full or shared with others", _WHO_ELSE
+        "steps are slower when there is more traffic, so the link was saturated or shared",
+        _WHO_ELSE,
     ),
     "slower with less traffic": _correlated(
-        "less flows while steps are slower; each step sends the same bytes, so this happens "
-        "whatever slows them and does not blame the network",
+        "there is less traffic while steps are slower; each step sends the same bytes, so "
+        "anything that slows steps has this effect, and it says nothing about the network",
         _advice_unless_slowed,
     ),
-    "no relation": _correlated("no relation can be told from chance", _advice_unless_slowed),
+    "no relation": _correlated("no significant relation", _advice_unless_slowed),
 }

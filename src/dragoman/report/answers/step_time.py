@@ -1,4 +1,4 @@
-"""The answer about the time of a step: a row for each reason."""
+"""The answer on the step time: a row for each reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,19 +55,19 @@ def _words(case: _Case) -> str:
         for name in times.largest_first
         if times.share(name) >= _TOO_SMALL_TO_SAY
     )
-    return f"{words} It went into {parts}." if parts else words
+    return f"{words} The time went into {parts}." if parts else words
 
 
 def _details(evidence: Evidence, findings: Findings, times: StepTimes) -> tuple[str, ...]:
     details = []
     if times.are_few:
         few = plural(times.steps, "step")
-        details.append(f"Only {few} count, the first ones after a start too.")
+        details.append(f"Only {few} count, including the first ones after a start.")
     latest = findings.latest_times
     if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
         details.append(
-            f"The workers changed on the way: with the latest {evidence.workers:,} a step took "
-            f"{in_time(latest.mean)}."
+            f"The number of workers changed during the run: with the latest {evidence.workers:,} "
+            f"a step took {in_time(latest.mean)}."
         )
     if balanced := _balance_words(evidence):
         details.append(balanced)
@@ -88,9 +88,9 @@ def _balance_words(evidence: Evidence) -> str:
     hosts = evidence.attempt.began.hosts if evidence.attempt else ()
     where = f" on {hosts[slowest]}" if slowest < len(hosts) else ""
     return (
-        f"With equal shares worker {slowest}{where} would compute {in_time(max(seconds))} a step, "
-        f"{max(seconds) / min(seconds):.1f} times as long as the fastest, and the others wait for "
-        f"it. Rows were shared out {':'.join(map(str, rows))} instead (distributed.balance): "
+        f"With equal shares worker {slowest}{where} would compute {in_time(max(seconds))} a "
+        f"step, {max(seconds) / min(seconds):.1f} times as long as the fastest, and the others "
+        f"would wait. Rows were split {':'.join(map(str, rows))} instead (distributed.balance): "
         f"{in_time(balanced)}, measured before the first step."
     )
 
@@ -134,36 +134,36 @@ def _row(advice: str | Callable[[_Case], str], tone: Tone = "plain") -> Row[_Cas
 ROWS: Mapping[StepTimeReason, Row[_Case]] = {
     "some slow steps": _row(
         lambda case: (
-            f"Some {case.steps} take more than twice the median: look for what else the machines "
-            "do."
+            f"Some {case.steps} take more than twice the median: check what else runs on the "
+            "machines."
         ),
         "caution",
     ),
     "half of the steps slow": _row(
         lambda case: (
-            f"Half of the {case.steps} take more than twice as long as the fastest: look for what "
-            "else uses the devices (a GPU's utilisation counts other processes too)."
+            f"Half of the {case.steps} take more than twice as long as the fastest: check what "
+            "else uses the devices (GPU utilisation includes other processes)."
         ),
         "caution",
     ),
     "waits for data": _row(
         lambda case: (
-            f"The trainer waits for batches in {in_percent(case.times.share('data'))} of each "
-            "step: look at the disk and at other load."
+            f"The trainer spends {in_percent(case.times.share('data'))} of each step waiting for "
+            "batches: check the disk and other load on the machine."
         ),
         "caution",
     ),
     "waits for a worker": _row(lambda case: case.straggler, "caution"),
     "few steps": _row("Let the run make more steps."),
     "waits for gradients": _row(
-        "Workers wait for each other's gradients: see the network's answer."
+        "Workers wait for each other's gradients: see the answer on the network."
     ),
     "mostly compute": _row("Compute is the largest part, as it should be."),
     "mostly optimizer": _row(
-        "The update's cost is per step: start a new run with more batches.tokens_per_step."
+        "The optimizer's cost is per step: start a new run with a larger batches.tokens_per_step."
     ),
     "mostly outside the phases": _row(
-        "The time is spent outside the phases: look for other load on the machine."
+        "The time is spent outside the measured phases: check for other load on the machine."
     ),
-    "phases not known": _row("The steps do not say where their time went."),
+    "phases not known": _row("The log does not say where the step time went."),
 }

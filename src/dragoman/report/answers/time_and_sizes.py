@@ -20,10 +20,11 @@ from dragoman.thresholds import MUCH_REMOVED
 from dragoman.wording import in_bytes, in_count, in_percent, in_time, plural
 
 PURPOSES = {
-    "weights.safetensors": "the model: every parameter in float32; all that translating needs",
-    "optimizer.safetensors": "what the optimizer remembers of every parameter in float32 (with "
-    "local steps the outer momentum too); for resuming",
-    "state.json": "step, place in the corpus, best scores and checksums; for resuming",
+    "weights.safetensors": "the model: every parameter in float32; all that is needed for "
+    "translating",
+    "optimizer.safetensors": "optimizer state of every parameter in float32 (with local steps "
+    "also the outer momentum); for resuming",
+    "state.json": "step, position in the corpus, best scores and checksums; for resuming",
 }
 MOMENTS: dict[OptimizerKind, str] = {
     "adam": "of Adam's two moments",
@@ -44,14 +45,14 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     found, train = findings.duration, evidence.history.train
     question = "How long did the run take, and where did the time go?"
     if not np.isfinite(found.wall):
-        return unknown("duration", question, "The log has no times in it.")
+        return unknown("duration", question, "The log contains no times.")
     tokens = float(np.nansum(train.target_tokens))
     epochs = train.epoch[np.isfinite(train.epoch)]
     rate = tokens / found.parts["training"] if found.parts["training"] else NAN
     words = _time_words(evidence, found)
     is_overcounted = found.overcounted > _TOO_SMALL_TO_SAY * found.wall
     excess = in_time(found.overcounted)
-    disagree = f"The parts add up to {excess} more than passed: clocks disagree."
+    disagree = f"The parts add up to {excess} more than the wall time: clocks disagree."
     is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
     if tokens:
         passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
@@ -89,7 +90,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
 def _time_words(evidence: Evidence, found: Duration) -> str:
     opening = {
         "running": "So far the run took",
-        "crashed": "Until its log breaks off, the run took",
+        "crashed": "Up to the point where its log ends, the run took",
     }.get(evidence.state, "The run took")
     split = ", ".join(
         f"{in_time(seconds)} {_DOING[name]} ({in_percent(seconds / found.wall)})"
@@ -105,12 +106,12 @@ ADVICE_BY_REASON: Mapping[DurationReason, str | Callable[[Findings], str]] = {
     "evaluation": spare_evaluations,
     "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
     "restarts": "Find the cause of the restarts (train.log names the first one), and save more "
-    "often so that less is lost.",
-    "set-up": "Most of the waiting is set-up before the first step: a longer run hardly notices "
-    "it.",
-    "pauses": "Most of the waiting lies between an end and the resume after it: nothing to do.",
-    "gaps": "Find out what happened in the gaps that nothing in the log explains: a clock was set, "
-    "or a machine stood still.",
+    "often to lose less.",
+    "set-up": "Most of the waiting is set-up before the first step, which matters little in a "
+    "longer run.",
+    "pauses": "Most of the waiting is between a stop and the next resume: nothing to do.",
+    "gaps": "Find out what happened in the gaps that the log does not explain: a clock was set, "
+    "or a machine hung.",
 }
 
 
@@ -120,7 +121,7 @@ def training_set(evidence: Evidence, findings: Findings) -> Answer:
     manifest = evidence.corpus
     pairs, tokens = manifest.pairs, dict(manifest.tokens)
     if not pairs.raw:
-        return unknown("training_set", question, "The run has no copy of its corpus's manifest.")
+        return unknown("training_set", question, "The run has no copy of the corpus manifest.")
     sizes = {
         stage: sum(getattr(side, stage) for side in manifest.bytes.values())
         for stage in ("raw", "cleaned", "prepared")
@@ -155,7 +156,7 @@ def training_set(evidence: Evidence, findings: Findings) -> Answer:
         confidence="high",
         next_step="Nothing to do."
         if share < MUCH_REMOVED.value
-        else "Cleaning removed a lot: look at a few of the pairs that the largest filter caught.",
+        else "Cleaning removed a lot: look at some of the pairs that the largest filter caught.",
     )
 
 
@@ -178,9 +179,9 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
     if expected:
         beyond = latest.bytes - expected
         rest = (
-            f"the remaining {in_bytes(beyond)} are names and state"
+            f"the other {in_bytes(beyond)} are names and state"
             if beyond >= 0
-            else f"{in_bytes(-beyond)} are missing from that"
+            else f"the files are {in_bytes(-beyond)} short of that"
         )
         numbers = ", ".join(f"{count:,} {name}" for name, count in contents.items())
         words += f" 4 bytes each for {numbers} are {expected:,} bytes; {rest}."
@@ -202,7 +203,7 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
             "expected_bytes": expected,
         },
         confidence="high" if parameters else "medium",
-        next_step="For translating alone, weights.safetensors is enough.",
+        next_step="For translating, weights.safetensors is enough.",
     )
 
 
@@ -240,7 +241,7 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
             words += f", the one with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
     words += f"; {kept} take {in_bytes(total)}."
     if blocking is not None:
-        words += f" Saving held up training for {in_time(blocking)} each time."
+        words += f" Each save paused training for {in_time(blocking)}."
     return Answer(
         id="checkpoint_size",
         question=question,
@@ -257,7 +258,7 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
             "mean_seconds_blocking": blocking,
         },
         confidence="high",
-        next_step="checkpoints.keep_latest says how many are kept.",
+        next_step="checkpoints.keep_latest sets how many are kept.",
     )
 
 
@@ -267,7 +268,7 @@ def _no_checkpoint(evidence: Evidence) -> str:
         return "No checkpoint has been written yet."
     latest, written = writes[-1], plural(len(writes), "checkpoint")
     return (
-        f"The log tells of {written}, the last of step {latest.step:,} with "
+        f"The log mentions {written}, the last at step {latest.step:,} with "
         f"{in_bytes(latest.event.bytes)}, but none is in this folder."
     )
 

@@ -1,4 +1,4 @@
-"""One answer out of what each validation set says, and the checkpoints that it may name."""
+"""One answer from the verdicts on each validation set, and the checkpoints it may name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ def by_all_sets(sets: Sequence[Learning], answer_by: Callable[[Learning], Answer
         return first
     differing = {other: answer for other, answer in others if _differ(first, answer)}
     agreeing = [other for other, _ in others if other not in differing]
-    words = f"{first.answer} This is what the set {name} says"
+    words = f"{first.answer} This is the verdict on {name}"
     if agreeing:
         words += f"; {' and '.join(agreeing)} {'agrees' if len(agreeing) == 1 else 'agree'}"
     if differing:
@@ -32,10 +32,12 @@ def by_all_sets(sets: Sequence[Learning], answer_by: Callable[[Learning], Answer
     advice = {name: first, **differing}
     return replace(
         told,
-        note=f"{first.note}; not so on {' and '.join(differing)}",
+        note=f"{first.note}; different on {' and '.join(differing)}",
         tone="caution" if first.tone == "good" else first.tone,
         confidence=_LESS_SURE[first.confidence],
-        next_step=" ".join(f"By {other}: {one.next_step}" for other, one in advice.items()),
+        next_step=" ".join(
+            f"According to {other}: {one.next_step}" for other, one in advice.items()
+        ),
     )
 
 

@@ -141,7 +141,7 @@ def _evaluation_curves(
     return Picture(
         key=f"{metric}-{over.replace(' ', '-')}",
         title=f"{name[0].upper()}{name[1:]} {over}",
-        caption="Over time: which run was quicker; pauses and restarts count."
+        caption="Over time: which run was faster; pauses and restarts included."
         if over_time
         else "Over steps: which run learned more from each step.",
         panels=(Panel(draw),),
@@ -173,7 +173,7 @@ def _step_curves(
     return Picture(
         key=key,
         title=f"{title} over steps",
-        caption="Mean of each stretch of steps, with the range of single steps; evaluations and "
+        caption="Mean over groups of steps, with the range of single steps; evaluations and "
         f"checkpoints excluded.{beyond(float(known.max()), top)}",
         panels=(Panel(draw),),
         y_label=unit,

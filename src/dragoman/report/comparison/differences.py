@@ -1,4 +1,4 @@
-"""What sets two runs apart, in numbers and in sentences."""
+"""The differences between two runs, in numbers and in sentences."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -106,8 +106,8 @@ def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
                 "first": best[0],
                 "second": best[1],
                 "words": f"The best BLEU is {best[0]:.2f} in {labels[0]} and {best[1]:.2f} in "
-                f"{labels[1]}. These cannot be compared, as they were not measured alike "
-                f"({_ways(differences)}).",
+                f"{labels[1]}. These are not comparable, because they were measured "
+                f"differently ({_ways(differences)}).",
             }
         ]
     goal = min(best)
@@ -142,7 +142,7 @@ def _loss_fact(first: Side, second: Side) -> dict[str, Any] | None:
         "id": "losses_not_comparable",
         "first": ways[0],
         "second": ways[1],
-        "words": "Their losses cannot be compared, as they were not counted alike "
+        "words": "The losses are not comparable, because they were computed differently "
         f"({_ways(differences)}).",
     }
 
@@ -194,7 +194,7 @@ def _fact(
 
 
 def _better_by(bleu: float) -> str:
-    matters = "" if abs(bleu) >= MEANINGFUL_BLEU_GAIN.value else ", no difference that matters"
+    matters = "" if abs(bleu) >= MEANINGFUL_BLEU_GAIN.value else ", no meaningful difference"
     return f"{bleu:+.2f}{matters}"
 
 

@@ -1,4 +1,4 @@
-"""What a comparison says of two runs of which one started from the other."""
+"""What a comparison says if one run started from the other."""
 
 from typing import Any
 

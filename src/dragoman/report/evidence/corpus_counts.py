@@ -1,4 +1,4 @@
-"""How often each corpus of a mix was read, from the last step that was written down."""
+"""How often each corpus of a mix was read, from the last logged step."""
 
 from collections.abc import Mapping
 from pathlib import Path

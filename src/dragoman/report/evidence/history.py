@@ -258,8 +258,8 @@ def _without_doubles(steps: TrainSteps, missing: list[str]) -> TrainSteps:
         return steps
     _, last = np.unique(steps.step[::-1], return_index=True)
     missing.append(
-        f"metrics.jsonl: {len(steps) - len(last):,} train lines repeat a step without a resume "
-        "line before them; the last of each counts"
+        f"metrics.jsonl: {len(steps) - len(last):,} train lines repeat a step without a "
+        "preceding resume line; the last one of each step counts"
     )
     return steps.take(len(steps) - 1 - last)
 
@@ -275,8 +275,8 @@ def _unexplained_gaps(name: str, log: _Log, missing: list[str]) -> tuple[tuple[f
     much = max(SHORTEST_GAP.value, UNEXPLAINED_SHARE.value * wall)
     found = np.flatnonzero(gaps > min(UNEXPLAINED_GAP.value, much))
     missing += [
-        f"{name}: {gaps[place]:,.0f} s passed before line {place + 1:,} that nothing in the log "
-        "explains (the clock was set, or the machine stood still); counted as waiting"
+        f"{name}: {gaps[place]:,.0f} s before line {place + 1:,} are not explained by the log "
+        "(the clock was set, or the machine hung); counted as waiting"
         for place in found[:5]
     ]
     ends = log.clock - log.explained

@@ -1,4 +1,4 @@
-"""Logs, read with forgiveness: damaged lines are passed over, clocks that were set repaired."""
+"""Tolerant reading of logs: damaged lines are skipped, clock jumps repaired."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,14 +31,14 @@ def describe_damage(name: str, damaged: list[int], last: int, *, cut_short: bool
     if cut_short and damaged and damaged[-1] == last:
         damaged = damaged[:-1]
         notices.append(
-            f"{name}: the last line is cut short and was passed over "
-            "(the run is being written, or was killed in the middle of it)"
+            f"{name}: the last line is incomplete and was skipped (the run is still writing, or "
+            "was killed while writing it)"
         )
     if damaged:
         shown = ", ".join(f"{number:,}" for number in damaged[:5])
         more = f" and {len(damaged) - 5:,} more" if len(damaged) > 5 else ""
         plural = "s" if len(damaged) > 1 else ""
-        notices.append(f"{name}: {len(damaged):,} damaged line{plural} passed over ({shown}{more})")
+        notices.append(f"{name}: skipped {len(damaged):,} damaged line{plural} ({shown}{more})")
     return notices
 
 
@@ -53,7 +53,7 @@ def repair_clock(
     shift[jumps] = expected[jumps] - differences[jumps - 1]
     missing += [
         f"{name}: the clock went back by {-differences[jump - 1]:,.0f} s at {unit} {jump + 1:,}; "
-        "later times were moved forward to go on from there"
+        "later times were shifted forward to continue from there"
         for jump in jumps
     ]
     repaired: Floats = np.maximum.accumulate(times + np.cumsum(shift))

@@ -14,7 +14,10 @@ def read_checkpoints(folder: Path, missing: list[str]) -> CheckpointIndex:
     if entries is None:
         found = _from_folders(folder)
         if found or (folder / INDEX).exists():
-            missing.append(f"checkpoints/{INDEX} is missing or damaged: the folders were counted")
+            missing.append(
+                f"checkpoints/{INDEX} is missing or damaged: the checkpoint folders "
+                "were read instead"
+            )
         return index_of(found)
     missing += _differences(folder, entries)
     return index_of(entries)
@@ -35,7 +38,7 @@ def _differences(folder: Path, entries: Sequence[CheckpointEntry]) -> list[str]:
                 )
     if absent:
         more = f" and {plural(len(absent) - 1, 'more file')} are" if len(absent) > 1 else " is"
-        notices.append(f"{absent[0]}{more} in the index but not on this disk")
+        notices.append(f"{absent[0]}{more} in the index but not on disk")
     return notices
 
 

@@ -53,7 +53,7 @@ def read_machines(
     paths = {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
     for host in hosts:
         if host not in paths:
-            missing.append(f"monitor/{host}.jsonl is missing: nothing is known of that machine")
+            missing.append(f"monitor/{host}.jsonl is missing: nothing is known about that machine")
     ordered = sorted(
         paths, key=lambda host: (hosts.index(host) if host in hosts else len(hosts), host)
     )
@@ -73,7 +73,7 @@ def _read_machine(path: Path, interface: str, missing: list[str]) -> Machine | N
     name = f"monitor/{path.name}"
     first, last = _first_and_last(path)
     if first is None or last is None:
-        missing.append(f"{name} holds no whole line")
+        missing.append(f"{name} contains no complete line")
         return None
     interface = _choose_interface(first, last, interface)
     gpus = last.gpus or first.gpus
@@ -90,8 +90,8 @@ def _read_machine(path: Path, interface: str, missing: list[str]) -> Machine | N
     sent_bytes, restarts = _continuous(sent)
     if restarts:
         missing.append(
-            f"{name}: the byte counter of {interface} started again {plural(restarts, 'time')} "
-            "(a reboot); what flowed in between is not known"
+            f"{name}: the byte counter of {interface} was reset {plural(restarts, 'time')} (a "
+            "reboot); traffic in between is unknown"
         )
     return Machine(
         host=path.stem,

@@ -138,7 +138,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
     checkpoints = read_checkpoints(folder.checkpoints, missing)
     if history.checkpoints and not checkpoints.checkpoints:
         written = plural(len(history.checkpoints), "checkpoint")
-        missing.append(f"checkpoints/ is empty or missing: the log tells of {written}")
+        missing.append(f"checkpoints/ is empty or missing: the log mentions {written}")
     samples = _read_samples(folder.samples, missing)
     missing += _oddities(history)
     return Evidence(
@@ -161,7 +161,7 @@ def _read_settings(path: Path, missing: list[str]) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        missing.append("config.toml is missing: the settings are not known")
+        missing.append("config.toml is missing: the settings are unknown")
     except (OSError, ValueError, RecursionError) as error:
         missing.append(f"config.toml cannot be read: {error}")
     return {}
@@ -195,12 +195,14 @@ def _oddities(history: History) -> list[str]:
     """What a reader should know before trusting the numbers."""
     notices = _losses_without_number(history) + _course_of_events(history)
     if not history.evaluations:
-        notices.append("There is no evaluation: nothing can be said about quality")
+        notices.append("There is no evaluation: quality is unknown")
     if len(history.train) and history.calibration is None:
-        notices.append("There is no calibration line: compute-only time and peak are not known")
+        notices.append(
+            "There is no calibration line: compute-only time and peak compute are unknown"
+        )
     several_machines = any(len(set(one.began.hosts)) > 1 for one in history.attempts)
     if several_machines and not history.links:
-        notices.append("There is no link line: the capacity of the network was not measured")
+        notices.append("There is no link line: the network's capacity was not measured")
     return notices
 
 
@@ -211,18 +213,18 @@ def _losses_without_number(history: History) -> list[str]:
     if no_number.any():
         first = int(train.step[np.argmax(no_number)])
         notices.append(
-            f"The training loss is not a number at {int(no_number.sum()):,} of {len(train):,} "
+            f"The training loss is NaN or infinite at {int(no_number.sum()):,} of {len(train):,} "
             f"steps, first at step {first:,}"
         )
     skipped = int(np.nansum(train.skipped))
     if skipped:
-        notices.append(f"{plural(skipped, 'step')} skipped: a gradient was not finite")
+        notices.append(f"{plural(skipped, 'step')} skipped because a gradient was not finite")
     for evaluations in history.evaluations:
         bad = int((~np.isfinite(evaluations.loss)).sum())
         if bad:
             notices.append(
-                f"{bad:,} of {len(evaluations):,} evaluations of {evaluations.name} have a loss "
-                "that is not a number; they are left out"
+                f"{bad:,} of {len(evaluations):,} evaluations of {evaluations.name} have a NaN "
+                "or infinite loss and are left out"
             )
     return notices
 
@@ -234,16 +236,16 @@ def _course_of_events(history: History) -> list[str]:
     if again:
         steps = ", ".join(f"{one.step:,}" for one in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""
-        vain = f"{plural(len(history.lost), 'step')} that had to be repeated count as time only"
+        vain = f"{plural(len(history.lost), 'step')} had to be repeated and count as time only"
         notices.append(
-            f"The run was taken up again {plural(len(again), 'time')} (at step {steps}{more}); "
-            f"{vain if len(history.lost) else 'nothing lost'}"
+            f"The run was resumed {plural(len(again), 'time')} (at step {steps}{more}); "
+            f"{vain if len(history.lost) else 'nothing was lost'}"
         )
     own, all_steps = len(history.latest_steps), len(history.train)
     if own < all_steps:
         notices.append(
-            "The workers changed on the way: the network, the share of peak arithmetic and the "
-            f"predictions count the {own:,} of {all_steps:,} steps that the latest ones made"
+            "The workers changed during the run: answers on the network, peak compute and "
+            f"predictions use only the {own:,} of {all_steps:,} steps with the latest workers"
         )
     notices += [
         f"{lost.event.host or 'A machine'} was lost at step {lost.step:,}: {lost.event.reason}"

@@ -1,4 +1,4 @@
-"""What a run that started from another has gained on its own text, and forgotten of the old."""
+"""What a run that started from another gained on its own text, and forgot of the old."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Whether the run had more to learn, and what more steps would buy, by each validation set."""
+"""Whether the run had more to learn, and what more steps would bring, for each validation set."""
 
 import math
 from collections.abc import Sequence
@@ -162,12 +162,12 @@ def _reason(
         if rate == "has run down":
             return "longer schedule helps"
         return "rate still to fall" if rate == "is still to fall" else "still improving"
+    if ahead.is_at_ceiling:  # What an uncertain gain could still change is a word here and there.
+        return "at the ceiling"
     if not probability < UNLIKELY.value:
         return "gain uncertain"
     if evaluations.best_bleu < HARDLY_A_TRANSLATION.value:
         return "hardly translates"
-    if ahead.is_at_ceiling:
-        return "at the ceiling"
     if rate == "has run down":
         return "nothing left in the schedule"
     return "nothing to gain"

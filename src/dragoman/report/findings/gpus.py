@@ -1,4 +1,4 @@
-"""How busy the GPUs were, when they were not, and why."""
+"""How busy the GPUs were, when they were idle, and why."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

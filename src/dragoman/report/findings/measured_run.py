@@ -27,8 +27,8 @@ def demand_calibration(run: Path, found: MeasuredRun | None) -> MeasuredRun:
     """Refuse a run that measured too little for a prediction."""
     if found is None:
         raise UserError(
-            f"{run} has no timed steps, or does not say how large its model is: a prediction "
-            "needs both; let the run make a few steps first"
+            f"{run} has no timed steps, or no model size: a prediction needs both; let the run "
+            "make a few steps first"
         )
     return found
 
@@ -76,24 +76,24 @@ def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -
     """How far the model can be trusted: what it was fitted to, and what it was not."""
     error = round(100 * (predicted_seconds / times.mean - 1), 1) + 0.0
     words = (
-        "Every line is predicted from this run's own measurements. The model is fitted to the "
-        f"run's steps of {in_time(times.mean)}; the first line, the run itself, is {error:+.1f}% "
-        "off."
+        "Every row is predicted from this run's own measurements. The prediction is fitted to "
+        f"the run's mean step of {in_time(times.mean)}; for the run itself, in the first row, it "
+        f"is {error:+.1f}% off."
     )
     if network.model_infinite_seconds is None:
         return (
-            f"{words} Nothing was measured apart from the steps that could test it: trust the "
-            "differences between lines more than their digits."
+            f"{words} There are no independent measurements to test it: trust the differences "
+            "between rows more than their exact values."
         )
     words += (
-        " Compute measured alone, before the first step, predicted "
+        " Compute measured in isolation, before the first step, predicted "
         f"{in_time(network.model_infinite_seconds)} without waiting for the network; "
         f"{in_time(network.infinite_network_seconds)} was measured"
     )
     if network.model_network_seconds is not None:
         waiting = in_time_range(*network.model_network_seconds)
         words += (
-            f". The exchange measured alone predicted {waiting} of waiting; "
+            f". The exchange measured in isolation predicted {waiting} of waiting; "
             f"{in_time(network.network_seconds)} was measured"
         )
     return f"{words}: they {'agree' if network.agrees else 'do not agree'}."

@@ -1,4 +1,4 @@
-"""Where the wall time of a run went, and when it did something else than train."""
+"""Where the wall time of a run went, and when it did something other than training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

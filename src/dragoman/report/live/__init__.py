@@ -1,1 +1,1 @@
-"""The report while the run goes on: a page on loopback that keeps itself up to date."""
+"""The live report: a page on loopback that keeps itself up to date."""

@@ -36,6 +36,15 @@ _TOLD = {
     "checkpoint_failed": "checkpoint could not be written",
     "stop": "ended",
 }
+_ENDS = {
+    "steps": "finished: all steps done",
+    "epochs": "finished: all epochs done",
+    "hours": "finished: time limit reached",
+    "patience": "finished: no new best for a while (training.patience)",
+    "gain_unlikely": "finished: more steps are unlikely to help",
+    "signal": "stopped by a signal; it can be resumed",
+    "error": "failed",
+}
 
 
 class RunState:
@@ -194,6 +203,8 @@ class RunState:
         if who and str(why).startswith(who):
             why = ""  # It says the same once more.
         words = f"{who} {_TOLD[kind]}".strip()
+        if kind == "stop":
+            words, why = _ENDS.get(why, "ended"), line.get("detail") or ""
         told = {"kind": kind, "time": at, "step": step, "what": words, "why": str(why)}
         self._events.append(told)
 
@@ -224,6 +235,7 @@ class RunState:
             "train": self._train,
             "evaluations": [{"step": step, **self._evaluations[step]} for step in steps],
             "outlook": self._outlook,
+            "has_ended": self._end is not None,
             "machines": [
                 one.state(host, self._last_time if self._end else now)
                 for host, one in self._machines.items()
@@ -246,13 +258,14 @@ class RunState:
     def _state_words(self, now: float) -> dict[str, Any]:
         if self._end is not None:
             reason = self._end["reason"]
-            return {"tone": "plain" if reason != "error" else "bad", "words": f"ended ({reason})"}
+            tone = "plain" if reason != "error" else "bad"
+            return {"tone": tone, "words": _ENDS.get(reason, "ended")}
         if not self._last_time:
-            return {"tone": "plain", "words": "waiting for the first line"}
+            return {"tone": "plain", "words": "waiting for the run to start"}
         newest = max([self._last_time, *(one.time for one in self._machines.values())])
         silent = now - newest
         if silent > SILENCE.value:
-            return {"tone": "bad", "words": f"silent for {in_time(silent)}"}
+            return {"tone": "bad", "words": f"no sign of life for {in_time(silent)}"}
         return {"tone": "good", "words": "running"}
 
     def _speed(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page or the state."""
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in _NAMES:
-            self.send_error(403, "this page is for this machine alone")
+            self.send_error(403, "this page is only available on this machine (127.0.0.1)")
         elif self.path == "/":
             self._send(self.server.page, "text/html; charset=utf-8")
         elif self.path == "/state.json":

@@ -1,4 +1,4 @@
-"""What was added to a log since it was last looked at, and nothing else of it."""
+"""What was appended to a log since it was last read."""
 
 from collections.abc import Iterator
 from pathlib import Path

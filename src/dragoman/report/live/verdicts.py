@@ -1,4 +1,4 @@
-"""Watches a run's verdicts, beside the training, and tells when one changes.
+"""Watches a run's verdicts during training and reports when one changes.
 
 `dragoman train` starts `python -m dragoman.report.live.verdicts RUN` if `[notify]` asks for it.
 """
@@ -30,7 +30,7 @@ def changes(before: Mapping[str, Answer], after: Mapping[str, Answer]) -> Iterat
         if earlier is None or not isinstance(answer.verdict, str):
             continue
         if answer.verdict != earlier.verdict:
-            yield f"{answer.question} Was {earlier.verdict}, is {answer.verdict}: {answer.answer}"
+            yield f"{answer.question} Was {earlier.verdict}, now {answer.verdict}: {answer.answer}"
 
 
 def answers_of(run: RunFolder) -> dict[str, Answer]:

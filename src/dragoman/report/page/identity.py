@@ -1,4 +1,4 @@
-"""What a run was: settings, versions, hardware, command, and how to do it again."""
+"""The identity of a run: settings, versions, hardware, command, and how to reproduce it."""
 
 import json
 import shlex
@@ -79,12 +79,14 @@ def reproduce_lines(evidence: Evidence) -> list[str]:
     if known.git:
         lines.append(f"git checkout {known.git.commit}  # of Dragoman")
         if known.git.dirty:
-            lines.append("# there were uncommitted changes: the commit alone is not what ran")
+            lines.append(
+                "# there were uncommitted changes: the commit alone does not reproduce the run"
+            )
     config = shlex.quote(f"{evidence.run}/config.toml")
     again = shlex.quote(f"{evidence.name}-again")
     lines.append(f"dragoman prepare {config}")
     if known.corpus.identity:
-        lines.append(f"# the corpus must have the identity {known.corpus.identity}")
+        lines.append(f"# the corpus identity must be {known.corpus.identity}")
     lines.append(f"dragoman train {config} --run {again}{_placement(evidence)}")
     return lines
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dragoman import __version__
+from dragoman.languages import language_name
 from dragoman.prediction.assumptions import assumptions_of
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer, plain
@@ -41,10 +42,10 @@ _MOST_ADVICE = 3
 _STATES = {
     "finished": "finished",
     "stopped": "stopped early",
-    "running": "still running, by its last lines",
-    "crashed": "broke off without an end",
+    "running": "still running, according to its log",
+    "crashed": "ended without a final log line",
     "not started": "has not started",
-    "lost": "has lost its history",
+    "lost": "history is missing",
 }
 
 
@@ -120,7 +121,7 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     parts = []
     languages = evidence.corpus.languages
     if len(languages) == 2:
-        parts.append(" to ".join(languages.values()))
+        parts.append(" to ".join(language_name(code) for code in languages.values()))
     if len(train):
         wall = in_time(findings.duration.wall)
         parts.append(f"{plural(train.last_step, 'step')} in {wall}")

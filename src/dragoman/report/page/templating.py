@@ -1,4 +1,4 @@
-"""Templates with everything escaped that came from data, and the files they become."""
+"""Templates that escape all data, and the files they produce."""
 
 import html
 import json

@@ -81,8 +81,8 @@ def trust_words(findings: Findings, rows: Sequence[Prediction]) -> str:
     words = describe_fit(times, network, rows[0].seconds_step)
     if run.has_no_link and any(row.machines > 1 for row in rows):
         words += (
-            " This run had one machine: lines with several ask about links of "
-            f"{in_bits_per_second(USUAL_BYTES_PER_SECOND)} where they do not say otherwise."
+            " This run had one machine: rows with several assume links of "
+            f"{in_bits_per_second(USUAL_BYTES_PER_SECOND)} unless they say otherwise."
         )
     return words
 
@@ -167,7 +167,7 @@ def _describe(run: MeasuredRun) -> str:
 def prediction_cells(predictions: Sequence[Prediction], steps: int) -> list[list[str]]:
     """A header and a row for each prediction."""
     header = ["", "step", "waiting", "tokens/s", "efficiency", f"tokens of {steps:,} steps"]
-    header += ["sent a step", "network", "machines", "workers"]
+    header += ["sent / step", "network", "machines", "workers"]
     has_cost = any(row.cost is not None for row in predictions)
     cells = [header + ["cost"] * has_cost]
     for row in predictions:
@@ -219,6 +219,8 @@ def parse_bandwidth(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kKMGT]?)(bit|b|B)(?:/s|ps)?\s*", text)
     amount = float(match.group(1)) if match else 0.0
     if match is None or amount <= 0:
-        raise UserError(f"bandwidth {text!r}: give a number and a unit, as in 10Gbit or 100Mbit")
+        raise UserError(
+            f"bandwidth {text!r}: give a number and a unit, for example 10Gbit or 100Mbit"
+        )
     factor = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match.group(2)]
     return amount * factor / (1 if match.group(3) == "B" else 8)

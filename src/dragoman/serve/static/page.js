@@ -47,7 +47,7 @@ function showResult(text, alternatives = [], scores = []) {
       words.lang = targetLanguage.value;
       const score = Object.assign(document.createElement("span"), { className: "quiet" });
       score.textContent = scores[index + 1]?.toFixed(2) ?? "";
-      score.title = "Log-probability, normalised by length; nearer to 0 is more likely";
+      score.title = "Log-probability, normalised by length; closer to 0 is more likely";
       const button = Object.assign(document.createElement("button"), { type: "button" });
       button.title = "Use this one";
       button.append(words, score);
@@ -102,7 +102,7 @@ async function translate() {
     tell("");
   } catch (error) {
     if (error.name === "AbortError") return;
-    tell(error instanceof TypeError ? "The server does not answer." : error.message, true);
+    tell(error instanceof TypeError ? "The server is not responding." : error.message, true);
   }
   target.parentElement.classList.remove("busy");
 }
@@ -157,6 +157,6 @@ byId("copy").addEventListener("click", async () => {
     sourceLanguage.value = settings.language.source.code;
     changeLanguages();
   } catch {
-    tell("The server does not answer.", true);
+    tell("The server is not responding.", true);
   }
 })();

@@ -157,7 +157,7 @@ def dashed(tint: str, **style: Any) -> dict[str, Any]:
 
 def beyond(highest: float, top: float) -> str:
     """Words for a caption, where a picture leaves something out above its top."""
-    return f" Values up to {highest:.3g} lie above the picture." if highest > top else ""
+    return f" Values up to {highest:.3g} are cut off at the top." if highest > top else ""
 
 
 def standalone(svg: str) -> str:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def _mark_restarts(axes: "Axes", evidence: Evidence) -> None:
-    """Dashed lines where the run went on from a checkpoint."""
-    label = "went on from a checkpoint"
+    """Dashed lines where the run resumed from a checkpoint."""
+    label = "resumed from a checkpoint"
     for attempt in evidence.history.attempts:
         if attempt.step:
             axes.axvline(attempt.step, **dashed("red", label=label))
@@ -68,9 +68,9 @@ def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     return Picture(
         key="loss",
         title="Training and evaluation loss over steps",
-        caption="The label-smoothed loss per token. The band is the range of single steps around "
-        f"their mean; training is measured with dropout {dropout}"
-        + (", so it may lie above evaluation." if is_dropping else ".")
+        caption="Label-smoothed loss per token. The band is the range of single steps around "
+        f"their mean; the training loss is measured with dropout {dropout}"
+        + (", so it may be above the evaluation loss." if is_dropping else ".")
         + beyond(highest, high + edge),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
@@ -95,8 +95,8 @@ def bleu_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         _mark_restarts(axes, evidence)
 
     words = (
-        " Over the second half of the run, the curve behind the noise; dashed, where half "
-        "as many steps again would lead. It lies in the band 9 times out of 10."
+        " The line from the middle of the run on is the fitted curve; dashed, the forecast for "
+        "50% more steps. The band holds the curve 9 times out of 10."
         if found
         else ""
     )
@@ -119,7 +119,7 @@ def _draw_forecast(axes: "Axes", found: Forecast) -> None:
     low, middle, high = np.quantile(-found.path[:, shown], (0.05, 0.5, 0.95), axis=0)
     past, ahead = steps <= found.last_step, steps >= found.last_step
     axes.plot(steps[past], middle[past], color=tint, lw=1.2)
-    axes.plot(steps[ahead], middle[ahead], **dashed("purple", label="if it went on"))
+    axes.plot(steps[ahead], middle[ahead], **dashed("purple", label="forecast"))
     axes.fill_between(steps, low, high, color=tint, alpha=0.15, lw=0, label="9 times out of 10")
 
 
@@ -146,9 +146,9 @@ def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     return Picture(
         key="gap",
         title="Loss on unseen text and on a sample of the training text",
-        caption="Both measured in the same mode, without dropout. Overfitting shows as the upper "
-        "curve turning up while the lower one keeps falling; a gap alone does not."
-        + beyond(highest, high + edge),
+        caption="Both measured in the same mode, without dropout. Overfitting shows when the "
+        "upper curve turns up while the lower one keeps falling; a gap alone is not "
+        "overfitting." + beyond(highest, high + edge),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
         legend="above",  # A turn shows in the last evaluations: nothing may lie over them.
@@ -182,8 +182,8 @@ def learning_rate_picture(evidence: Evidence, findings: Findings) -> Picture | N
     return Picture(
         key="learning_rate",
         title="Learning rate over steps",
-        caption="What was logged, and what the settings ask for. Where the two coincide, "
-        "the run did what it was told.",
+        caption="The logged learning rate, and the one the settings define. Where the two "
+        "coincide, the run followed its schedule.",
         panels=(Panel(draw),),
         y_label="learning rate x 1,000",
         legend="best",
@@ -209,8 +209,9 @@ def gradient_norm_picture(evidence: Evidence, findings: Findings) -> Picture | N
     return Picture(
         key="gradient_norm",
         title="Gradient norm over steps",
-        caption="The global norm before clipping; the band is the range of single steps. A spike "
-        "far above the rest is where a run may break; a slow rise late in training is usual.",
+        caption="The global norm before clipping; the band is the range of single steps. A "
+        "spike far above the rest may precede a divergence; a slow rise late in training is "
+        "normal.",
         panels=(Panel(draw),),
         y_label="gradient norm",
         height=240,

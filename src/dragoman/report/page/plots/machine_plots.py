@@ -69,15 +69,15 @@ def step_time_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     network = ""
     if found is not None and found.machines > 1 and found.network_share > 0:
         network = (
-            " Of the exposed communication a faster network could remove at most "
-            f"{in_percent(found.network_share)} of the time; the rest is waiting for the slowest "
-            "worker."
+            " Of the exposed communication, a faster network could remove at most "
+            f"{in_percent(found.network_share)} of the step time; the rest is waiting for the "
+            "slowest worker."
         )
     return Picture(
         key="step_time",
         title="Step time by phase",
         caption="Mean seconds of each phase, stacked; the thin line is the slowest step of each "
-        "stretch." + network + beyond(highest, top),
+        "group." + network + beyond(highest, top),
         panels=(Panel(draw),),
         y_label="seconds per step",
         legend="above",
@@ -105,9 +105,9 @@ def utilization_picture(evidence: Evidence, findings: Findings) -> Picture | Non
         finish,
         key="utilization",
         title=f"{'GPU' if on_gpus else 'CPU'} utilisation per machine",
-        caption=f"{what} mean utilisation and its range within each stretch. Marks along the "
-        "bottom show evaluations and, below them, checkpoints: a dip or a peak above a mark has "
-        "that cause." + (" Waiting inside a collective counts as busy." if on_gpus else ""),
+        caption=f"{what} mean utilisation and its range within each interval. Marks along the "
+        "bottom show evaluations and, below them, checkpoints: they explain a dip or peak "
+        "above them." + (" Waiting inside a collective counts as busy." if on_gpus else ""),
     )
 
 
@@ -141,9 +141,9 @@ def network_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         finish,
         key="network",
         title="Network traffic per machine",
-        caption=f"Mean and range of what flowed each second, against what the link can carry"
-        f"{limit}. Traffic far below the link does not clear the network: a step may still wait "
-        "for each exchange in turn.",
+        caption="Mean and range of the traffic per second, against the capacity of the "
+        f"link{limit}. Traffic far below capacity does not rule out the network as the "
+        "bottleneck: a step may still wait for each exchange.",
     )
 
 
@@ -184,7 +184,7 @@ def _machine_picture(
     return Picture(
         key=key,
         title=title,
-        caption=caption + (f" {left_out} more machines are not drawn." if left_out else ""),
+        caption=caption + (f" {left_out} more machines are not shown." if left_out else ""),
         panels=[panel(machine) for machine in shown],
         x_label=f"{unit} since the start",
         legend="above",
@@ -208,9 +208,9 @@ def correlation_picture(evidence: Evidence, findings: Findings) -> Picture | Non
     return Picture(
         key="correlation",
         title="Step time against traffic",
-        caption=f"Each dot is {windows.seconds:.0f} s of hardly anything but training. "
-        "A cloud that rises to the right would mean that traffic slows the steps; since every step "
-        "sends the same bytes, one that falls says nothing about the network.",
+        caption=f"Each dot is {windows.seconds:.0f} s of almost only training. A cloud rising to "
+        "the right would mean that traffic slows the steps; since every step sends the same "
+        "bytes, a falling one says nothing about the network.",
         panels=(Panel(draw),),
         x_label=f"sent by {found.host}, Mb/s",
         y_label="seconds per step",

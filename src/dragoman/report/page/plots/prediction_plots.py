@@ -1,4 +1,4 @@
-"""Pictures of the run as it might have been."""
+"""Plots of predicted runs."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -69,7 +69,7 @@ def bandwidth_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         key="whatif_bandwidth",
         title="Predicted step time against bandwidth",
         caption=f"Predicted for {machines} machines from this run's own calibration. Where a "
-        "curve is flat, a faster network buys nothing.",
+        "curve is flat, a faster network does not help.",
         panels=(Panel(draw),),
         x_label="bandwidth between the machines",
         y_label="step time",
@@ -103,8 +103,9 @@ def workers_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     return Picture(
         key="whatif_workers",
         title="Predicted tokens per second against workers",
-        caption="The same global batch shared among more workers: the arithmetic for each "
-        "shrinks, the bytes do not. Where a curve bends, more workers only wait for each other.",
+        caption="The same global batch split among more workers: the compute per worker "
+        "shrinks, the bytes do not. Where a curve flattens, more workers only wait for each "
+        "other.",
         panels=(Panel(draw),),
         x_label="workers",
         y_label="tokens per second",

@@ -40,8 +40,8 @@ def time_split_picture(evidence: Evidence, findings: Findings) -> Picture | None
     return Picture(
         key="time_split",
         title="Where the wall time went",
-        caption="Training counts only steps that were kept; steps lost to a restart are counted "
-        "under restarts.",
+        caption="Training counts only steps that were kept; steps lost to a restart count as "
+        "restarts.",
         panels=(Panel(draw),),
         x_label="",
         legend="below",
@@ -76,8 +76,7 @@ def cleaning_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     return Picture(
         key="cleaning",
         title="What cleaning removed",
-        caption=f"Pairs caught by each filter, in the order in which they apply, of {raw:,} raw "
-        "ones.",
+        caption=f"Pairs removed by each filter, in the order applied, out of {raw:,} raw pairs.",
         panels=(Panel(draw),),
         x_label="pairs removed",
         height=70 + 22 * len(counts),
