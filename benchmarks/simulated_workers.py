@@ -22,7 +22,7 @@ from dragoman.cluster.local_steps import OuterSteps, flat_weights
 from dragoman.config import Config, DistributedSettings
 from dragoman.config_file import load_config
 from dragoman.corpus.order import keyed_seed
-from dragoman.corpus.rows import Position, Rows, share_of
+from dragoman.corpus.rows import Position, Rows
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.inference.evaluate import evaluation_rows
 from dragoman.model.transformer import RowTensors, Transformer
@@ -113,13 +113,13 @@ def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> float:
     weights = [flat_weights(model) for model in models]
     moments = [Moments(torch.zeros_like(one), torch.zeros_like(one)) for one in weights]
     whole = torch.zeros_like(weights[0])
-    stream = make_stream(config, corpus).steps(Position(), 0, 1)
+    stream = make_stream(config, corpus).steps(Position())
     for step in range(1, steps + 1):
-        rows, rate = next(stream).rows, variant.rate * scheduled(config, step)
+        batch, rate = next(stream), variant.rate * scheduled(config, step)
         gradients = []
         for worker, model in enumerate(models):
             torch.manual_seed(keyed_seed(config.training.seed, step, worker))  # Of the dropout.
-            share = rows[share_of(len(rows), worker, variant.workers)]
+            share = batch.share(worker, variant.workers).rows
             gradients.append(gradient_of(model, share, config))
         mean_gradient = torch.stack(gradients).mean(dim=0)
         whole.lerp_(mean_gradient**2, 1 - optimizer.beta2)

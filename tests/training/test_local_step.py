@@ -102,5 +102,5 @@ def test_a_worker_steps_at_its_own_rate(prepared: Path) -> None:
     own.calls = []
     step = LocalStep(own, parts.model, ALONE, config.distributed)
     step.begin(5, [0], 0)
-    step.queue(next(parts.stream.steps(Position(), 0, 1)), 1, 1e-3, 0.0)
+    step.queue(next(parts.stream.steps(Position())), 1, 1e-3, 0.0)
     assert own.rate == 0.25e-3

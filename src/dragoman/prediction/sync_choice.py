@@ -16,7 +16,6 @@ GRADIENTS = (
 )
 # Short rounds keep workers together; a few bits more are worth less than that.
 ROUNDS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-FEW_BITS: tuple[Compression, ...] = ("int8", "int4")
 # Of the time that a link may be busy: steps and links are not always as fast as when measured.
 BUSY = 0.85
 # Rounds shorter than this only where their outer steps take little of the computing.
