@@ -9,6 +9,7 @@ from typing import get_args
 
 from dragoman import __version__
 from dragoman.config import COMPRESSIONS, Library, Precision, Quantization
+from dragoman.text_arguments import add_augment, add_engine, add_parts, add_sampling
 
 PROBLEMS_FOUND = 3
 STOPPED = 4
@@ -32,6 +33,9 @@ DESCRIPTIONS = {
     "test sets of the run's corpus (on its validation sets if it has no test sets).",
     "translate": "Translate standard input to standard output, or a file to a folder, line by "
     "line.",
+    "augment": "Make training pairs with a model: from text of the target language through a model "
+    "of the other direction (back-translate), or from source text through a teacher (distill). "
+    "Filters drop bad ones; mix.toml says what to add to a config. The same command goes on.",
     "export": "Write a model for CTranslate2, Hugging Face Transformers or Argos Translate, check "
     "that it translates as Dragoman does, and write a model card.",
     "serve": "Translate for other programs and for people: LibreTranslate's API and a page, at the "
@@ -49,7 +53,7 @@ DESCRIPTIONS = {
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read a command; `verb` is one of DESCRIPTIONS."""
+    """Read a command; `verb` is one of DESCRIPTIONS, `words` are all that was typed."""
     parser = _parser()
     first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
     if first and not first.startswith("-") and first not in DESCRIPTIONS:
@@ -62,6 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:
         parsed.overrides += rest
+    parsed.words = list(sys.argv[1:] if arguments is None else arguments)
     return parsed
 
 
@@ -132,14 +137,29 @@ def _parser() -> argparse.ArgumentParser:
         "the log-probability divided by length^length_penalty (default: the best alone, as text)",
     )
     translate.add_argument("--scores", action="store_true", help="score and tab before every line")
-    _add_sampling(translate)
-    _add_parts(translate)
     translate.add_argument(
-        "--engine",
-        choices=["dragoman", "ctranslate2"],
-        default="dragoman",
-        help="our own decoder (the default), or an export (then RUN may be its folder)",
+        "--sample",
+        action="store_true",
+        help="draw translations at random, for text to train on, instead of searching the best",
     )
+    add_sampling(translate)
+    add_parts(translate, is_required=False)
+    _add_workers(translate)
+    add_engine(translate)
+
+    augment = verbs.add_parser("augment", help="make text for the next model")
+    augment.add_argument(
+        "way",
+        choices=["back-translate", "distill"],
+        help="back-translate: text of the target language by a model of the other direction; "
+        "distill: source text of the training by a teacher",
+    )
+    _add_trained(augment)
+    add_sampling(augment)
+    add_parts(augment, is_required=True)
+    add_augment(augment)
+    _add_workers(augment)
+    add_engine(augment)
 
     export = verbs.add_parser("export", help="a trained model for other programs")
     _add_weights(export)
@@ -190,40 +210,6 @@ def _parser() -> argparse.ArgumentParser:
     for name, verb in verbs.choices.items():
         verb.description, verb.epilog = DESCRIPTIONS[name], EXIT_CODES
     return parser
-
-
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sample",
-        action="store_true",
-        help="draw translations at random, for text to train on, instead of searching the best",
-    )
-    parser.add_argument(
-        "--top-k", type=int, metavar="K", help="draw from the K likeliest words (default: from all)"
-    )
-    parser.add_argument(
-        "--temperature", type=float, metavar="T", help="below 1 closer to the best (default: 1)"
-    )
-    parser.add_argument("--seed", type=int, help="of what is drawn (default: 1)")
-
-
-def _add_parts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        type=Path,
-        metavar="FILE",
-        help="translate a file, plain, .gz, .xz or .zst, instead of standard input",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="for its translations, in parts: the same command makes those that are missing, and "
-        "several at once share the work",
-    )
-    parser.add_argument(
-        "--part-lines", type=int, metavar="N", help="lines of each part (default: 10000)"
-    )
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,8 @@ def run_demo(folder: Path) -> "Stop":
     from dragoman.cluster.hosts import Host
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
-    from dragoman.inference.commands import TrainedChoice, evaluate_run
+    from dragoman.inference.commands import evaluate_run
+    from dragoman.inference.decoder import TrainedChoice
     from dragoman.report.page.report_page import write_report
     from dragoman.training.start import train_on
     from dragoman.training.stopping import Stop
