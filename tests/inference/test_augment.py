@@ -185,4 +185,4 @@ def test_missing_text_and_nothing_left_are_told(
     assert (code, "gone: no such file" in errors) == (2, True), errors
     write_lines(tmp_path / "text", ["", ""])
     code, errors = refusal(capsys, *command, "--input", tmp_path / "text")
-    assert (code, "no pair passed the filters" in errors) == (2, True), errors
+    assert (code, "no pair of 2 passed the filters (2 empty)" in errors) == (2, True), errors

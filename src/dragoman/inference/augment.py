@@ -1,6 +1,7 @@
 """Text for the next model: back-translation and distillation, filtered, as files for a config."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 import zstandard
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.config import ParallelText
 from dragoman.config_file import dump_text, load_saved_config
@@ -22,7 +25,6 @@ from dragoman.errors import UserError
 from dragoman.files import describe_file, exclusive, write_whole, writing_whole
 from dragoman.inference.decoder import TrainedChoice
 from dragoman.inference.export_folder import find_export, read_info
-from dragoman.inference.line_statistics import make_metrics
 from dragoman.inference.pair_filters import PAIR_FILTERS, PairFilter, PairLimits
 from dragoman.inference.parts import PartsRequest, part_path
 from dragoman.records import SavedFile
@@ -134,8 +136,12 @@ def write_pairs(request: AugmentRequest, parts: int) -> Augmented:
             scores.update(made.scores)
             likeness = [total + one for total, one in zip(likeness, made.likeness, strict=True)]
             progress.advance(1)
-    if not pairs:
-        raise UserError(f"{request.text.input}: no pair passed the filters: {dict(removed)}")
+        if not pairs:
+            counts = ", ".join(f"{count:,} {name}" for name, count in removed.items() if count)
+            raise UserError(
+                f"{request.text.input}: no pair of {lines:,} passed the filters ({counts}); look "
+                f"at what the model said, in {request.text.folder}"
+            )
     done = Augmented(
         request.way,
         lines,
@@ -165,7 +171,7 @@ def _pairs_of(part: _Part, request: AugmentRequest) -> _Pairs:
     """Choose and filter the translations of a part; runs in a worker process."""
     ranked = _read_translations(part, request.n_best)
     judge = PairFilter(request.limits)
-    metric = make_metrics("13a")[["bleu", "chrf"].index(request.by)] if part.references else None
+    metric = BLEU(effective_order=True) if request.by == "bleu" else CHRF()
     removed, scores = Counter[str](), Counter[float]()
     kept: list[str] = []
     likeness = [0.0, 0.0]
@@ -176,12 +182,13 @@ def _pairs_of(part: _Part, request: AugmentRequest) -> _Pairs:
             removed["invalid_utf8"] += 1
             continue
         score, best = translations[0]
-        if metric:
+        if part.references:
             reference = part.references[place].decode("utf-8", "replace").strip()
             like = [metric.sentence_score(one, [reference]).score for _, one in translations]
             score, best = translations[like.index(max(like))]
             likeness = [likeness[0] + like[0], likeness[1] + max(like)]
-        scores[round(score, 1)] += 1
+        if math.isfinite(score):
+            scores[round(score, 1)] += 1
         if reason := judge.reason(line, best, score):
             removed[reason] += 1
             continue
@@ -193,8 +200,9 @@ def _pairs_of(part: _Part, request: AugmentRequest) -> _Pairs:
 
 def _read_translations(part: _Part, n_best: int) -> list[list[tuple[float, str]]]:
     """The translations of each line with their scores, as `translate` wrote them."""
-    rows = part.translations.read_text(encoding="utf-8").split("\n")[:-1]
+    content = part.translations.read_bytes()
     try:
+        rows = content.decode().split("\n")[:-1]
         scored = [(float(score), text.strip()) for score, text in (r.split("\t", 1) for r in rows)]
     except ValueError:
         scored = []
