@@ -15,7 +15,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.corpus.text import TextFiles, read_pairs
 from dragoman.documents import parse
 from dragoman.inference.augment import Augmented
-from support import SMALL, number_pairs, refusal, write_lines
+from support import number_pairs, refusal, write_lines
 
 ENGLISH, GERMAN = number_pairs(20_000, 150)
 BACK = ["augment", "back-translate"]
@@ -83,7 +83,7 @@ def _is_read_by_prepare(folder: Path, entry: str) -> None:
         'train = [\n    { source = "true.de", target = "true.en", name = "true" },\n'
         f"{entry}\n]\n[vocabulary]\nsize = 320\n"
     )
-    manifest = prepare(load_config(folder / "next.toml", SMALL), processes=1)
+    manifest = prepare(load_config(folder / "next.toml"), processes=1)
     assert manifest.pairs.prepared > len(ENGLISH)
 
 

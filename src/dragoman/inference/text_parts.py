@@ -92,6 +92,8 @@ def _make_parts(
 
 def _refuse_other_folders(folder: Path, workers: Workers) -> None:
     """Machines that do not share the folder would each make everything."""
+    if workers.count == 1:
+        return
     sign = folder / f".{workers.broadcast(uuid4().hex)}"
     if workers.is_first:
         sign.touch()
