@@ -116,8 +116,8 @@ class Bench:
         data = self.arguments.data.absolute()
         sets = {
             "validation.europarl": data / "europarl/val",
+            "validation.newstest2013": data / "newstest2013/val",
             "test.europarl": data / "europarl/test",
-            "test.newstest2013": data / "newstest2013/val",
         }
         lines = [
             "[corpus]",
@@ -138,7 +138,7 @@ class Bench:
             "steps": str(steps),
             "warmup": str(max(1, steps // 6)),
             "decay": str(steps // 2),
-            "every": str(max(1, steps // 4)),
+            "every": str(max(1, steps // 3)),
         }
         path = self.folder / f"{name}.toml"
         path.write_text("\n".join(lines) + "\n" + SETTINGS.format(**(settings | changes)))
@@ -155,8 +155,9 @@ class Bench:
 
     def scores(self, names: list[str]) -> None:
         """Score runs side by side, and print the table."""
+        sets = ["--set", "test.europarl", "--set", "newstest2013", "--beam", "1"]
         running = [
-            self.start(f"evaluate-{name}", "evaluate", self.folder / "runs" / name, "--beam", "1")
+            self.start(f"evaluate-{name}", "evaluate", self.folder / "runs" / name, *sets)
             for name in names
         ]
         rows = {}
@@ -164,8 +165,8 @@ class Bench:
             found = SCORE.findall(one.wait())
             # The name of a set, then its BLEU with an interval.
             rows[name] = {
-                sets[0]: [float(value) for value in bleu[1:]]
-                for sets, bleu in zip(found[::2], found[1::2], strict=True)
+                named[0]: [float(value) for value in bleu[1:]]
+                for named, bleu in zip(found[::2], found[1::2], strict=True)
             }
         results = self.folder / "results.json"
         known = json.loads(results.read_text()) if results.exists() else {}

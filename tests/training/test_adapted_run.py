@@ -307,7 +307,7 @@ def test_an_export_for_transformers_can_be_started_from(
     train(child, str(folder / f"runs/of-{name}"))
     told = json.loads((folder / f"runs/of-{name}/provenance.json").read_text())["parent"]
     assert told == {"run": name, "folder": str(exported), "checkpoints": [best]}
-    assert metrics(folder / f"runs/of-{name}", "evaluation")[0]["step"] == 0
+    assert metrics(folder / f"runs/of-{name}", "eval")[0]["step"] == 0
     for override, problem in (
         ("training.start_from_average=2", "start_from names an export"),
         ("model.encoder_layers=2", "lacks the tensor model.encoder.layers.1."),
