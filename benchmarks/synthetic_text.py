@@ -2,8 +2,9 @@
 
     python benchmarks/synthetic_text.py DATA --folder synthetic [--true 100000 --more 900000]
 
-DATA holds europarl/train.en.xz and train.de.xz (or unpacked), europarl/val and test, and
-newstest2013/val. Models of one size are trained from English to German, with as many steps each:
+DATA holds europarl (or --corpus) with train, val and test, and newstest2013 (or --other) with val;
+each as .en and .de, plain or packed. Models of one size are trained from English to German, with as
+many steps each:
 
     true      on the first pairs of the text
     mixed     on these, and on German lines that follow, back-translated by a model from German to
@@ -11,8 +12,8 @@ newstest2013/val. Models of one size are trained from English to German, with as
     all       on the true pairs of all these lines: the ceiling
 
 With --student also a student (preset `student`) that learns what `all`, its teacher, says, and one
-that learns from the true pairs. Each is scored greedily on both test sets, by the checkpoint that
-is best on europarl/val. What does not need each other goes on at once.
+that learns from the true pairs. Each is scored greedily on both sets, by the checkpoint that is
+best on the corpus's val. The same command goes on where it was stopped.
 """
 
 import argparse
@@ -93,12 +94,16 @@ class Bench:
             process = subprocess.Popen(command, stdout=file, stderr=file, cwd=self.folder)
         return Running(name, process, log, time.monotonic())
 
+    def text(self, name: str, language: str, corpus: str = "") -> Path:
+        """A file of a corpus, however it is packed."""
+        folder: Path = self.arguments.data.absolute() / (corpus or self.arguments.corpus)
+        return next(iter(sorted(folder.glob(f"{name}.{language}*"))))
+
     def write_texts(self) -> None:
         """Cut what each model may see out of the training text."""
         true, more = self.arguments.true, self.arguments.more
         for language in LANGUAGES:
-            packed = self.arguments.data / f"europarl/train.{language}.xz"
-            path = packed if packed.exists() else packed.with_suffix("")
+            path = self.text("train", language)
             lines = (line for _, chunk in read_lines(path, 10_000) for line in chunk)
             with open(self.folder / f"all.{language}", "wb") as every:
                 with open(self.folder / f"true.{language}", "wb") as first:
@@ -113,11 +118,10 @@ class Bench:
     def config(self, name: str, texts: str, source: str = "en", **changes: str) -> Path:
         """Write the config of a model."""
         target = LANGUAGES[source == "en"]
-        data = self.arguments.data.absolute()
         sets = {
-            "validation.europarl": data / "europarl/val",
-            "validation.newstest2013": data / "newstest2013/val",
-            "test.europarl": data / "europarl/test",
+            "validation.own": ("val", ""),
+            "validation.other": ("val", self.arguments.other),
+            "test.own": ("test", ""),
         }
         lines = [
             "[corpus]",
@@ -126,8 +130,9 @@ class Bench:
             f'target_language = "{target}"',
             f"train = [{texts}]",
             *(
-                f'{key} = {{ source = "{path}.{source}.gz", target = "{path}.{target}.gz" }}'
-                for key, path in sets.items()
+                f'{key} = {{ source = "{self.text(text, source, corpus)}", '
+                f'target = "{self.text(text, target, corpus)}" }}'
+                for key, (text, corpus) in sets.items()
             ),
         ]
         steps = int(changes.get("steps", self.arguments.steps))
@@ -155,7 +160,7 @@ class Bench:
 
     def scores(self, names: list[str]) -> None:
         """Score runs side by side, and print the table."""
-        sets = ["--set", "test.europarl", "--set", "newstest2013", "--beam", "1"]
+        sets = ["--set", "test.own", "--set", "other", "--beam", "1"]
         running = [
             self.start(f"evaluate-{name}", "evaluate", self.folder / "runs" / name, *sets)
             for name in names
@@ -186,11 +191,11 @@ def back_translate(bench: Bench) -> None:
     bench.config("true", true, dropout=MORE_DROPOUT)
     bench.config("all", '{ source = "all.en", target = "all.de" }')
     bench.prepare("reverse").wait()
-    preparing = [bench.prepare(name) for name in ("true", "all")]
-    bench.train("reverse").wait()
-    for one in preparing:
-        one.wait()
-    beside = [bench.train(name) for name in ("true", "all")]
+    for name in ("true", "all"):
+        bench.prepare(name).wait()
+    # Drawing and training at once would hold each other up.
+    for name in ("reverse", "true", "all"):
+        bench.train(name).wait()
     drawn = ["--batch-tokens", str(arguments.batch_tokens), "--part-lines", "20000"]
     words = ["--input", "more.de", "--output", "back", *drawn]
     if arguments.workers > 1:
@@ -201,9 +206,7 @@ def back_translate(bench: Bench) -> None:
     bench.config("mixed", f"{true}, {entry}")
     bench.prepare("mixed").wait()
     bench.train("mixed").wait()
-    for one in beside:
-        one.wait()
-    print("| trained on | europarl/test | newstest2013 |\n|---|---|---|")
+    print(f"| trained on | {arguments.corpus}, test | {arguments.other}, val |\n|---|---|---|")
     bench.scores(["reverse", "true", "mixed", "all"])
 
 
@@ -222,17 +225,17 @@ def distill(bench: Bench) -> None:
     student = {"preset": "student", "steps": str(arguments.student_steps)}
     bench.config("student", entry, **student)
     bench.config("untaught", every, **student)
-    preparing = [bench.prepare(name) for name in ("student", "untaught")]
-    for one in preparing:
-        one.wait()
-    for one in [bench.train(name) for name in ("student", "untaught")]:
-        one.wait()
+    for name in ("student", "untaught"):
+        bench.prepare(name).wait()
+        bench.train(name).wait()
     bench.scores(["student", "untaught"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--corpus", default="europarl")
+    parser.add_argument("--other", default="newstest2013")
     parser.add_argument("--folder", type=Path, default=Path("synthetic"))
     parser.add_argument("--true", type=int, default=100_000, help="pairs")
     parser.add_argument("--more", type=int, default=900_000, help="lines to translate back")
