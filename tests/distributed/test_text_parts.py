@@ -26,7 +26,7 @@ def test_machines_share_a_folder_or_are_refused(net: Network, spelling_run: Path
     assert "--output must be a folder that all machines share" in alone.stderr.splitlines()[-1]
     shared = translate(net.folder / "out")
     assert shared.returncode == 0, shared.stderr
-    assert "8 parts, 8 made now" in shared.stdout
+    assert "8 parts, 8 translated now" in shared.stdout
     assert {"hostA |", "hostB |"} <= {line[:7] for line in shared.stderr.splitlines()}
     lines = [line for part in sorted((net.folder / "out").glob("part-*")) for line in open(part)]
     assert len(lines) == 400

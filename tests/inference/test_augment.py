@@ -67,7 +67,7 @@ def test_back_translations_are_filtered_and_a_config_mixes_them_in(
     # Other limits only filter anew.
     before = [path.stat().st_mtime_ns for path in sorted((folder / "parts").glob("part-*"))]
     main([*command, *ONE_PROCESS, "--temperature", "0.5", "--min-score", str(done.scores["50"])])
-    assert "3 parts, 0 made now, 3 were there" in capsys.readouterr().out
+    assert "3 parts, 0 translated now, 3 already done" in capsys.readouterr().out
     assert [path.stat().st_mtime_ns for path in sorted((folder / "parts").glob("part-*"))] == before
     assert 0 < summary(folder).pairs < done.pairs
     (mixed,) = tomllib.loads((folder / "mix.toml").read_text())["corpus"]["train"]

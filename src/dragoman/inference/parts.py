@@ -65,9 +65,9 @@ class PartsDone:
 
     def told(self, folder: Path) -> str:
         """As a line for people."""
-        line = f"{folder}: {self.parts:,} parts, {self.made:,} made now, {self.found:,} were there"
-        others = f", {self.busy:,} are being made by other processes"
-        return line + others if self.busy else line
+        counts = f"{self.parts:,} parts, {self.made:,} translated now, {self.found:,} already done"
+        others = f", {self.busy:,} in progress in other processes" if self.busy else ""
+        return f"{folder}: {counts}{others}"
 
 
 def describe_input(path: Path) -> SavedFile:
