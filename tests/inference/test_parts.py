@@ -110,7 +110,8 @@ def test_workers_share_the_parts_and_survive_each_other(
     assert 4 <= len(before) < 30
     again = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert again.returncode == 0, again.stderr
-    assert f"30 parts, {30 - len(before)} translated now, {len(before)} already done" in again.stdout
+    missing = 30 - len(before)
+    assert f"30 parts, {missing} translated now, {len(before)} already done" in again.stdout
     for path, earlier in before.items():
         now = path.stat()
         assert (now.st_ino, now.st_mtime_ns) == (earlier.st_ino, earlier.st_mtime_ns)
