@@ -106,6 +106,10 @@ def translate_parts(
                     made += 1
         if not waits or _are_made(busy):
             left = [part for part in busy if not part.exists()]
+            if not left:
+                # Locks and halves of processes that were killed; nobody needs any of them now.
+                for path in request.folder.glob(".part-?????.txt.*"):
+                    path.unlink(missing_ok=True)
             return PartsDone(parts, made, parts - made - len(left), len(left))
 
 
