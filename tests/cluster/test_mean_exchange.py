@@ -3,12 +3,16 @@
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as distributed
 
 from cluster.mean_worker import HOSTS, ROUNDS, vector_of
+from dragoman.cluster.mean_exchange import MeanExchange
+from dragoman.cluster.processes import Workers
 from forked import OPTION
 from support import PATIENCE
 
@@ -50,3 +54,21 @@ def test_the_mean_is_the_same_everywhere_and_loses_nothing_for_good(
     total = torch.stack(means).sum(dim=0)  # type: ignore[arg-type]
     # The mean over all rounds is off by what is kept back at the end alone.
     assert (everyone[0]["total"] - total).abs().max() / ROUNDS <= in_the_long_run * largest
+
+
+def test_inside_one_machine_nothing_is_kept_back(tmp_path: Path) -> None:
+    """What the checkpoint of a run remembers must not be what was in memory before."""
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    torch.use_deterministic_algorithms(True)  # Memory that nobody has written is not a number.
+    try:
+        alone = Workers(0, 1, torch.device("cpu"), ("here",))
+        exchange = MeanExchange(alone, "int8", alone.device, timedelta(seconds=PATIENCE))
+        mean, kept_back = exchange.start(torch.ones(1_500), torch.zeros(1_500)).wait()
+        assert torch.equal(mean, torch.ones(1_500))
+        assert kept_back is not None
+        assert not kept_back.any()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        distributed.destroy_process_group()

@@ -81,7 +81,8 @@ class MeanExchange:
     def start(self, vector: Tensor, error: Tensor | None = None) -> MeanUnderWay:
         """Set a vector out once the device has made it; nobody waits."""
         mean = torch.empty_like(vector)
-        new_error = None if error is None else torch.empty_like(error)
+        # Zeros: inside one machine nothing is rounded, and nothing is kept back.
+        new_error = None if error is None else torch.zeros_like(error)
         ready = torch.cuda.current_stream().record_event() if vector.is_cuda else None
         parts = []
         for lane, own in zip(self._lanes, cut_evenly(len(vector), len(self._lanes)), strict=True):
@@ -163,9 +164,9 @@ class _Lane:
         packed, left_over = pack_parts(own, part.error, self._machines, self._form)
         if self._is_leader:
             packed = self._add_up_between(packed, left_over)
-        if part.new_error is not None and left_over is not None:
-            # Only a machine's first worker sends, and keeps anything back.
-            part.new_error.copy_(left_over if self._is_leader else torch.zeros_like(left_over))
+        # Only a machine's first worker sends, and keeps anything back.
+        if self._is_leader and part.new_error is not None and left_over is not None:
+            part.new_error.copy_(left_over)
         unpack_parts(self._tell_inside(packed), self._form, self._workers, part.mean)
 
     def _add_up_between(self, packed: Tensor, left_over: Tensor | None) -> Tensor:
