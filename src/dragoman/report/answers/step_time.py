@@ -44,7 +44,7 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
     latest = findings.latest_times
     if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
         details.append(
-            f"The number of workers changed during the run: with the latest {evidence.workers:,} "
+            f"The workers changed during the run: with the latest {evidence.workers:,} "
             f"a step took {in_time(latest.mean)}."
         )
     if balanced := _balance_words(evidence):
