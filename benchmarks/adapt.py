@@ -26,7 +26,8 @@ from dragoman.config import (
 )
 from dragoman.config_file import dump_config, load_config
 from dragoman.corpus.store import PreparedCorpus
-from dragoman.inference.commands import TrainedChoice, evaluate_run
+from dragoman.inference.commands import evaluate_run
+from dragoman.inference.decoder import TrainedChoice
 from dragoman.inference.evaluate import score_text
 from dragoman.runs.folder import RunFolder
 

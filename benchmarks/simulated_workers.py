@@ -119,8 +119,8 @@ def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> float:
         gradients = []
         for worker, model in enumerate(models):
             torch.manual_seed(keyed_seed(config.training.seed, step, worker))  # Of the dropout.
-            share = batch.share(worker, variant.workers)
-            gradients.append(gradient_of(model, share.rows, config))
+            share = batch.share(worker, variant.workers).rows
+            gradients.append(gradient_of(model, share, config))
         mean_gradient = torch.stack(gradients).mean(dim=0)
         whole.lerp_(mean_gradient**2, 1 - optimizer.beta2)
         for own, memory, gradient in zip(weights, moments, gradients, strict=True):

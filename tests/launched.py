@@ -43,12 +43,12 @@ def training(
         process.communicate()
 
 
-def worker_processes(launcher: subprocess.Popen[Any]) -> list[psutil.Process]:
+def worker_processes(launcher: subprocess.Popen[Any], verb: str = "train") -> list[psutil.Process]:
     """The workers, by rank on this machine."""
     found = {}
     for process in psutil.Process(launcher.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # Some end while we look.
-            if "train" in process.cmdline() and "LOCAL_RANK" in process.environ():
+            if verb in process.cmdline() and "LOCAL_RANK" in process.environ():
                 found[int(process.environ()["LOCAL_RANK"])] = process
     return [found[rank] for rank in sorted(found)]
 

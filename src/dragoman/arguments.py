@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from dragoman import __version__
 from dragoman.config import COMPRESSIONS, Library, Precision, Quantization
+from dragoman.text_arguments import add_augment, add_engine, add_parts, add_sampling
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -36,6 +37,9 @@ DESCRIPTIONS = {
     "no test sets).",
     "translate": "Translate standard input to standard output, or a file to a folder, line by "
     "line.",
+    "augment": "Make training pairs with a model: from text in the target language through a model "
+    "of the other direction (back-translate), or from source text through a teacher (distill). "
+    "Filters drop bad pairs; mix.toml holds what to add to a config. The same command resumes.",
     "export": "Export the model for CTranslate2, Hugging Face Transformers or Argos Translate, "
     "check that it translates as Dragoman does, and write a model card.",
     "serve": "Serve translations over HTTP: LibreTranslate's API and a web page, at the address "
@@ -53,7 +57,7 @@ DESCRIPTIONS = {
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read a command; `verb` is one of DESCRIPTIONS."""
+    """Read a command; `verb` is one of DESCRIPTIONS, `words` are all that was typed."""
     parser = _parser()
     first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
     if first and not first.startswith("-") and first not in DESCRIPTIONS:
@@ -66,6 +70,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:
         parsed.overrides += rest
+    parsed.words = list(sys.argv[1:] if arguments is None else arguments)
     return parsed
 
 
@@ -141,15 +146,29 @@ def _add_model_verbs(verbs: "Verbs") -> None:
     translate.add_argument(
         "--scores", action="store_true", help="print the score and a tab before each translation"
     )
-    _add_sampling(translate)
-    _add_parts(translate)
     translate.add_argument(
-        "--engine",
-        choices=["dragoman", "ctranslate2"],
-        default="dragoman",
-        help="Dragoman's own decoder (the default), or a CTranslate2 export (RUN may then be its "
-        "folder)",
+        "--sample",
+        action="store_true",
+        help="sample translations instead of searching for the best; for synthetic training text",
     )
+    add_sampling(translate)
+    add_parts(translate, is_required=False)
+    _add_workers(translate)
+    add_engine(translate)
+
+    augment = verbs.add_parser("augment", help="make synthetic training text with a model")
+    augment.add_argument(
+        "way",
+        choices=["back-translate", "distill"],
+        help="back-translate: text in the target language through a model of the other direction; "
+        "distill: source text through a teacher",
+    )
+    _add_trained(augment)
+    add_sampling(augment)
+    add_parts(augment, is_required=True)
+    add_augment(augment)
+    _add_workers(augment)
+    add_engine(augment)
 
     export = verbs.add_parser("export", help="convert a trained model for other programs")
     _add_weights(export)
@@ -219,43 +238,6 @@ def _parser() -> argparse.ArgumentParser:
     for name, verb in verbs.choices.items():
         verb.description, verb.epilog = DESCRIPTIONS[name], EXIT_CODES
     return parser
-
-
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sample",
-        action="store_true",
-        help="sample translations instead of searching for the best; for synthetic training text",
-    )
-    parser.add_argument(
-        "--top-k", type=int, metavar="K", help="sample from the K most likely words (default: all)"
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help="below 1: closer to the best translation; above 1: more varied (default: 1)",
-    )
-    parser.add_argument("--seed", type=int, help="random seed of the sampling (default: 1)")
-
-
-def _add_parts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        type=Path,
-        metavar="FILE",
-        help="file to translate (plain, .gz, .xz or .zst) instead of standard input",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for its translations, in parts: the same command fills in missing parts, and "
-        "several processes can share the work",
-    )
-    parser.add_argument(
-        "--part-lines", type=int, metavar="N", help="lines per part (default: 10000)"
-    )
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

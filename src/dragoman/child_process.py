@@ -25,3 +25,8 @@ def die_with_agent() -> None:
     agent = os.environ.get(AGENT_VARIABLE)
     if agent:
         die_with_parent(int(agent))
+
+
+def is_launched() -> bool:
+    """Whether this process is a worker that our own launcher started."""
+    return AGENT_VARIABLE in os.environ

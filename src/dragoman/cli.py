@@ -12,20 +12,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
-from dragoman.child_process import QUIET, QUIET_VARIABLE, die_with_agent
+from dragoman.child_process import QUIET, QUIET_VARIABLE, die_with_agent, is_launched
 from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
 from dragoman.console import open_closed_streams, printable, protect_console, say
 from dragoman.contradictions import refuse_idle_workers
 from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_lack_of_memory
+from dragoman.text_arguments import (
+    read_augment,
+    read_choice,
+    read_pairs,
+    read_parts,
+    read_sampling,
+    refuse_ignored,
+)
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
     from dragoman.corpus.inputs import OldRun
-    from dragoman.inference.commands import TrainedChoice
-    from dragoman.inference.parts import PartsRequest
-    from dragoman.inference.sampling import Sampling
+    from dragoman.inference.parts import PartsDone
+    from dragoman.inference.text_parts import TextRequest
     from dragoman.training.stopping import Stop
 
 PROCESSES_PER_CORE = 4  # More than one is no faster; many more take all memory.
@@ -180,6 +187,12 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _hosts(arguments: argparse.Namespace, config: Config) -> "list[Host]":
     """The machines asked for; none if this process does the work itself."""
+    hosts = _asked_hosts(arguments)
+    refuse_idle_workers(config.batches, sum(host.workers for host in hosts))
+    return hosts
+
+
+def _asked_hosts(arguments: argparse.Namespace) -> "list[Host]":
     if arguments.workers is not None and arguments.workers < 1:
         raise UserError(f"--workers {arguments.workers}: must be at least 1")
     if arguments.workers is not None and arguments.hosts:
@@ -187,11 +200,9 @@ def _hosts(arguments: argparse.Namespace, config: Config) -> "list[Host]":
 
     from dragoman.cluster.hosts import Host, parse_hosts
 
-    hosts = [Host("", arguments.workers)] if (arguments.workers or 1) > 1 else []
     if arguments.hosts:
-        hosts = parse_hosts(arguments.hosts)
-    refuse_idle_workers(config.batches, sum(host.workers for host in hosts))
-    return hosts
+        return parse_hosts(arguments.hosts)
+    return [Host("", arguments.workers)] if (arguments.workers or 1) > 1 else []
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -205,83 +216,61 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from dragoman.inference.commands import evaluate_run
 
     evaluate_run(
-        _choice(arguments), arguments.source, arguments.reference, arguments.set, arguments.output
+        read_choice(arguments),
+        arguments.source,
+        arguments.reference,
+        arguments.set,
+        arguments.output,
     )
 
 
 def _translate(arguments: argparse.Namespace) -> None:
-    if arguments.engine == "ctranslate2":
-        of_export = {"checkpoint": "checkpoint", "average": "average", "precision": "quantization"}
-        of_export |= {"blend": "blend"}
-        for name, option in of_export.items():
-            if getattr(arguments, name) is not None:
-                raise UserError(
-                    f"--{name}: the weights of an export are chosen at export time: dragoman "
-                    f"export {arguments.run} --to ctranslate2 --{option} ..."
-                )
+    refuse_ignored(arguments)
 
-    _refuse_ignored(arguments)
+    from dragoman.inference.commands import translate_lines
+    from dragoman.inference.decoder import LineOutput
+    from dragoman.inference.text_parts import TextRequest
 
-    from dragoman.inference.commands import LineOutput, translate_lines
-
+    choice = read_choice(arguments)
     output = LineOutput(arguments.n_best, arguments.scores or arguments.n_best > 1)
-    sampling = _sampling(arguments) if arguments.sample else None
-    translate_lines(_choice(arguments), output, arguments.engine, sampling, _parts(arguments))
+    sampling = read_sampling(arguments) if arguments.sample else None
+    parts = read_parts(arguments)
+    if not parts:
+        translate_lines(choice, output, arguments.engine, sampling)
+        return
+    done = _make_parts(arguments, TextRequest(choice, output, arguments.engine, sampling, parts))
+    if done:
+        print(done.told(parts.folder))
 
 
-def _refuse_ignored(arguments: argparse.Namespace) -> None:
-    """Options of one way to translate say nothing to the other."""
-    if arguments.sample and arguments.engine == "ctranslate2":
-        raise UserError("--sample: not available with --engine ctranslate2")
-    ignored = ("beam", "patience") if arguments.sample else ("top_k", "temperature", "seed")
-    for name in ignored:
-        if getattr(arguments, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            how = "beam search: remove --sample" if arguments.sample else "sampling: add --sample"
-            raise UserError(f"{option} is an option of {how}")
+def _make_parts(arguments: argparse.Namespace, text: "TextRequest") -> "PartsDone | None":
+    """Translate a text here or by workers; None in those, for whom the launcher speaks."""
+    from dragoman.inference.text_parts import translate_file, translate_file_on
+
+    # Workers are given the same command, and must not launch others.
+    hosts = [] if is_launched() else _asked_hosts(arguments)
+    return translate_file_on(hosts, arguments.words) if hosts else translate_file(text)
 
 
-def _parts(arguments: argparse.Namespace) -> "PartsRequest | None":
-    """The file and the folder, if they were given."""
-    if (arguments.input is None) != (arguments.output is None):
-        raise UserError("--input and --output must be given together")
-    if arguments.input is None:
-        if arguments.part_lines is not None:
-            raise UserError("--part-lines is an option of --input and --output")
-        return None
-    if arguments.part_lines is not None and arguments.part_lines < 1:
-        raise UserError(f"--part-lines {arguments.part_lines}: must be at least 1")
+def _augment(arguments: argparse.Namespace) -> None:
+    text = read_augment(arguments)
+    if is_launched():
+        _make_parts(arguments, text)
+        return
+    _refuse_processes(arguments.processes)
+    pairs = read_pairs(arguments, text)
 
-    from dragoman.inference.parts import PartsRequest
+    from dragoman.inference.augment import told, write_pairs
 
-    return PartsRequest(arguments.input, arguments.output, arguments.part_lines or 10_000)
-
-
-def _sampling(arguments: argparse.Namespace) -> "Sampling":
-    from dragoman.inference.sampling import Sampling
-
-    sampling = Sampling(
-        arguments.top_k or 0,
-        1.0 if arguments.temperature is None else arguments.temperature,
-        1 if arguments.seed is None else arguments.seed,
-    )
-    if arguments.top_k is not None and arguments.top_k < 1:
-        raise UserError(f"--top-k {arguments.top_k}: must be at least 1")
-    if not 0.01 <= sampling.temperature <= 100:
-        raise UserError(
-            f"--temperature {sampling.temperature:g}: must be at least 0.01 and at most 100"
-        )
-    if not 0 <= sampling.seed < 1 << 63:
-        raise UserError(f"--seed {sampling.seed}: must be at least 0 and below 2^63")
-    return sampling
-
-
-def _choice(arguments: argparse.Namespace) -> "TrainedChoice":
-    from dragoman.inference.commands import TrainedChoice
-
-    names = [field.name for field in fields(TrainedChoice)]
-    given = {name: getattr(arguments, name) for name in names}
-    return TrainedChoice(**{name: value for name, value in given.items() if value is not None})
+    done = _make_parts(arguments, text)
+    if done is None:
+        return  # One of several workers of torchrun or Slurm, the first of which speaks.
+    print(done.told(text.parts.folder))
+    if done.busy:
+        say("the pairs are written once all parts are there: give the same command again then")
+        return
+    for line in told(write_pairs(pairs, done.parts), pairs.folder):
+        print(line)
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -313,7 +302,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     given = vars(arguments) | {"run": "", "average": None, "blend": None}
     names = [field.name for field in fields(ServeRequest) if field.name != "choice"]
-    choice = _choice(argparse.Namespace(**given))
+    choice = read_choice(argparse.Namespace(**given))
     serve(ServeRequest(choice=choice, **{name: given[name] for name in names}))
 
 
@@ -367,6 +356,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "check": _check,
     "evaluate": _evaluate,
     "translate": _translate,
+    "augment": _augment,
     "export": _export,
     "serve": _serve,
     "report": _report,

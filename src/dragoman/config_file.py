@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from dragoman.config import Config
+from dragoman.config import Config, ParallelText
 from dragoman.contradictions import contradictions, model_contradictions
 from dragoman.errors import UserError
 
@@ -71,6 +71,12 @@ def dump_config(config: Config, *, with_defaults: bool = True) -> str:
         lines += ["[[stages]]", *(f"{key} = {_toml(value)}" for key, value in vars(stage).items())]
         lines.append("")
     return "\n".join(lines)
+
+
+def dump_text(text: ParallelText) -> str:
+    """Write an entry of corpus.train as TOML."""
+    given = {key: value for key, value in asdict(text).items() if value != ""}
+    return f"{{ {', '.join(f'{key} = {_toml(value)}' for key, value in given.items())} }}"
 
 
 def flatten(config: Config) -> dict[str, Any]:

@@ -28,7 +28,8 @@ def run_demo(folder: Path) -> "Stop":
     from dragoman.cluster.hosts import Host
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
-    from dragoman.inference.commands import TrainedChoice, evaluate_run
+    from dragoman.inference.commands import evaluate_run
+    from dragoman.inference.decoder import TrainedChoice
     from dragoman.inspection.command import inspect_prepared
     from dragoman.report.page.report_page import write_report
     from dragoman.training.start import train_on

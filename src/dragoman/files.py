@@ -14,13 +14,20 @@ from dragoman.records import SavedFile
 
 
 def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears in one move."""
+    with writing_whole(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing_whole(path: Path) -> Iterator[IO[bytes]]:
     """Write a file aside, then put it in place in one move that a power cut cannot halve."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with naming(path):
         try:
             aside.unlink(missing_ok=True)  # Of a killed process; or a link to somewhere else.
             with open(aside, "xb") as file:
-                file.write(content)
+                yield file
                 flush_to_disk(file)
             aside.replace(path)
         finally:

@@ -25,7 +25,7 @@ EVALUATIONS_FOR_CONFIDENCE = Threshold(
 UNLIKELY = Threshold(
     0.15,
     "probability",
-    "Below it the verdict is yes: wrong at most one time in seven, far less on average.",
+    "Below it a verdict is given: wrong at most one time in seven, far less on average.",
 )
 LIKELY = Threshold(
     0.85,
@@ -45,7 +45,7 @@ BLEU_CEILING = Threshold(
 MEANINGFUL_LOSS_GAIN = Threshold(
     0.02,
     "nats per token",
-    "Two per cent of perplexity: another seed changes more than anything smaller.",
+    "Two per cent of perplexity: smaller differences are within the variation between seeds.",
 )
 MEANINGFUL_BLEU_GAIN = Threshold(
     0.5,

@@ -145,7 +145,7 @@ def test_fault_that_was_survived_is_not_the_cause_of_the_end(prepared: Path) -> 
         worker_processes(process)[0].parent().kill()
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert "dragoman: the agent ended with -9" in errors
+    assert "dragoman: the agent exited with code -9" in errors
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ NOT_RUN = {
     r"make (install|demo|test|quick)\b": "continuous integration runs them on a fresh clone",
     r"source .*/activate$": "the tests run in that environment",
     r"dragoman serve ": "serves until it is told to end, as tests/served does",
+    r"dragoman augment ": "filters take all that a model of a few steps says; see test_augment.py",
     r"dragoman watch\b": "serves a page until it is stopped; test_train_watch.py looks at it",
     r".*--hosts ": "needs machines that answer over ssh, which tests/distributed has",
 }

@@ -16,7 +16,7 @@ from dragoman.config import CheckpointSettings, Precision
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import UserError
-from dragoman.inference import commands
+from dragoman.inference import commands, decoder
 from dragoman.inference.load import choose_checkpoints
 from dragoman.inference.translate import Translator
 from dragoman.model.precision import choose_precision, refuse_impossible
@@ -131,7 +131,7 @@ def test_every_line_is_translated_without_a_byte_order_mark(
         return []
 
     monkeypatch.setattr(Translator, "translate", note)
-    monkeypatch.setattr(commands, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(decoder, "LINES_AT_ONCE", 3)
     (tmp_path / "text").write_bytes(text)
     monkeypatch.setattr("sys.stdin", open(tmp_path / "text"))
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))

@@ -203,6 +203,21 @@ def test_two_vocabularies_and_long_sentences(tmp_path: Path, begin_mark: bool) -
     same(ours.translate(lines, search, 2), theirs.translate(lines, search, 2))
 
 
+def test_the_students_shape_goes_into_int8(run: RunFolder, tmp_path: Path) -> None:
+    pieces = [read_pieces(path) for path in run.subwords]
+    for name, path in zip(SUBWORDS, run.subwords, strict=True):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    subwords = Subwords(run.subwords[0].read_bytes())
+    model = Transformer(ModelSettings(preset="student"), subwords.size, subwords.size, joint=True)
+    assert (len(model.encoder), len(model.decoder)) == (12, 2)
+    write_model(model.eval(), pieces[0], pieces[1], 32, "int8", tmp_path)
+    size = (tmp_path / "model.bin").stat().st_size
+    assert size < 1.1 * sum(parameter.numel() for parameter in model.parameters())
+    translator = load_translator(tmp_path, TextSides(subwords, subwords, False, 32))
+    found = translator.translate(["one two", "", "three"], TranslationSettings(beam=1))
+    assert [len(ranked) for ranked in found] == [1, 1, 1]
+
+
 @pytest.mark.slow
 def test_an_export_needs_no_run(exported: Path, run: RunFolder, tmp_path: Path) -> None:
     """Line in, line out, whatever goes in; and the same lines as without an export."""

@@ -4,6 +4,9 @@ import gzip
 import json
 import signal
 import subprocess
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,34 @@ from dragoman.cli import main
 from dragoman.config import TranslationSettings
 from dragoman.errors import UserError
 from dragoman.inference.load import load_trained
-from dragoman.inference.parts import PartsJob, _agree_on_job, _claim
+from dragoman.inference.parts import (
+    PartsDone,
+    PartsJob,
+    PartsRequest,
+    _agree_on_job,
+    _claim,
+    translate_parts,
+)
 from dragoman.inference.sampling import Sampling
 from dragoman.records import SavedFile
 from dragoman.runs.folder import RunFolder
-from support import dragoman_command, number_pairs, refusal, wait_until
+from launched import worker_processes
+from support import PATIENCE, dragoman_command, number_pairs, refusal, wait_until
 
 LINES = number_pairs(20_000, 3_000)[0]
 SAMPLING = ["--sample", "--seed", "3", "--temperature", "0.8"]
+JOB = PartsJob(
+    SavedFile(7, "0" * 64),
+    100,
+    ("1" * 64,),
+    "float32",
+    TranslationSettings(),
+    1,
+    False,
+    None,
+    "",
+    None,
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +90,55 @@ def test_killed_and_started_again_twice_at_once(
     # In other batches the last bits differ, and rarely a word that is drawn by a hair.
     same = sum(one[0].text == other for one, other in zip(drawn, joined(folder), strict=True))
     assert same >= 0.99 * len(LINES)
+
+
+@pytest.mark.slow
+def test_workers_share_the_parts_and_survive_each_other(
+    spelling_run: Path, text: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    command = dragoman_command(*words(spelling_run, text, folder, *SAMPLING, "--workers", "2"))
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_until(lambda: len(list(folder.glob("part-*.txt"))) >= 2)
+    worker_processes(launcher, "translate")[1].kill()
+    wait_until(lambda: len(list(folder.glob("part-*.txt"))) >= 4)
+    workers = worker_processes(launcher, "translate")
+    launcher.kill()
+    launcher.communicate()
+    wait_until(lambda: not any(process.is_running() for process in workers))
+    before = {path: path.stat() for path in folder.glob("part-*.txt")}
+    assert 4 <= len(before) < 30
+    # What a kill leaves that comes while a part is written, or just after.
+    (folder / ".part-00007.txt.1547").write_text("half")
+    (folder / f".{min(before).name}.lock").touch()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert again.returncode == 0, again.stderr
+    missing = 30 - len(before)
+    assert f"30 parts, {missing} translated now, {len(before)} already done" in again.stdout
+    for path, earlier in before.items():
+        now = path.stat()
+        assert (now.st_ino, now.st_mtime_ns) == (earlier.st_ino, earlier.st_mtime_ns)
+    assert len(joined(folder)) == len(LINES)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"job.json", *(f"part-{number:05}.txt" for number in range(30))}
+
+
+def test_a_part_that_its_process_leaves_is_made_by_who_waits(tmp_path: Path) -> None:
+    text, folder = tmp_path / "text", tmp_path / "out"
+    text.write_text("one\ntwo\nthree\n")
+    request = PartsRequest(text, folder, lines=1)
+    made: list[int] = []
+
+    def render(lines: Sequence[bytes], first: int) -> str:
+        if first == 1:  # Here, so that the other process begins and ends while this one works.
+            held.enter_context(_claim(folder / "part-00001.txt"))
+            threading.Timer(0.5, held.close).start()
+        made.append(first)
+        return lines[0].decode()
+
+    with ExitStack() as held:
+        done = translate_parts(request, JOB, render, waits=True)
+    assert (done, made) == (PartsDone(parts=3, made=3, found=0, busy=0), [1, 3, 2])
 
 
 def test_only_what_is_missing_is_made(
@@ -119,18 +191,6 @@ def test_other_options_are_not_mixed(
 
 def test_whatever_differs_is_named(tmp_path: Path) -> None:
     """A field that is added must be compared, too."""
-    job = PartsJob(
-        SavedFile(7, "0" * 64),
-        100,
-        ("1" * 64,),
-        "float32",
-        TranslationSettings(),
-        1,
-        False,
-        None,
-        "",
-        None,
-    )
     others: dict[str, Any] = {
         "input": SavedFile(8, "0" * 64),
         "lines": 101,
@@ -144,11 +204,11 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
         "blend": 0.5,
     }
     assert others.keys() == {field.name for field in fields(PartsJob)}
-    _agree_on_job(tmp_path, job)
-    _agree_on_job(tmp_path, job)
+    _agree_on_job(tmp_path, JOB)
+    _agree_on_job(tmp_path, JOB)
     for name, value in others.items():
         with pytest.raises(UserError, match=f"different: {name}.*: use the same"):
-            _agree_on_job(tmp_path, replace(job, **{name: value}))
+            _agree_on_job(tmp_path, replace(JOB, **{name: value}))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +216,9 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
     [
         (["--input", "text"], "--input and --output must be given together"),
         (["--part-lines", "5"], "--part-lines is an option of --input and --output"),
+        (["--workers", "2"], "--workers is an option of --input and --output"),
+        (["--hosts", "a,b"], "--hosts is an option of --input and --output"),
+        (["--input", "gone", "--output", "out", "--workers", "0"], "--workers 0: must be at least"),
         (["--input", "gone", "--output", "out"], "--input gone: no such file"),
         (["--input", "gone", "--output", "out", "--part-lines", "0"], "must be at least 1"),
     ],

@@ -57,6 +57,6 @@ def test_a_process_that_is_gone_is_no_endless_wait() -> None:
     references = number_pairs(1_000, 8)[1]
     scorer = TextScorer(references, "13a", processes=2)
     os.kill(scorer._processes[1].pid, signal.SIGKILL)
-    with pytest.raises(SystemFault, match="ended with status -9"):
+    with pytest.raises(SystemFault, match="exited with status -9"):
         scorer.score(references)
     scorer.close()

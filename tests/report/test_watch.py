@@ -119,6 +119,12 @@ def test_restarts_lost_machines_and_the_end_are_told_as_they_happen(tmp_path: Pa
     assert told["events"][0]["why"] == "no heartbeat"
     # What lay beyond the checkpoint is void.
     assert told["evaluations"][-1]["step"] == 40
+    pair = {"source": "One.", "reference": "Eins.", "translation": "Einz"}
+    _append(tmp_path / "samples.jsonl", {"step": 32, "time": now, **pair})
+    assert state.look()["samples"][0]["tries"] == [
+        {"step": 4, "text": "Ein"},
+        {"step": 32, "text": "Einz"},
+    ], "an evaluation that is repeated replaces the earlier one"
     assert told["train"][-1][0] <= 40
     _append(metrics, {"kind": "stop", "time": now, "step": 41, "reason": "steps"})
     assert state.look()["state"]["words"] == "finished: all steps done"

@@ -16,7 +16,7 @@ import torch
 from libretranslatepy import LibreTranslateAPI
 
 from dragoman.cli import main
-from dragoman.inference.commands import TrainedChoice
+from dragoman.inference.decoder import TrainedChoice
 from dragoman.inference.load import load_trained
 from dragoman.runs.folder import RunFolder
 from dragoman.serve import command

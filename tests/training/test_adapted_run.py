@@ -15,6 +15,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.errors import UserError
 from dragoman.inference.paired import bleu_gain
 from dragoman.inference.parent import find_old_run, find_parent
+from dragoman.model.transformer import Transformer
 from dragoman.report.comparison.comparison_page import compare_runs
 from dragoman.report.page.report_page import write_report
 from dragoman.training.start import train
@@ -267,9 +268,72 @@ def test_a_run_that_cannot_give_its_vocabulary_is_named(
 def test_a_checkpoint_or_an_average_can_be_started_from(folder: Path) -> None:
     run = folder / "runs/general"
     one = configured(folder, "one", CHILD, f"training.start_from={run}/checkpoints/step-00000060")
-    assert find_parent(one).checkpoints == ["step-00000060"]
+    assert find_parent(one).described().checkpoints == ("step-00000060",)
     three = configured(folder, "three", CHILD, "training.start_from_average=3")
-    assert find_parent(three).checkpoints == ["step-00000036", "step-00000048", "step-00000060"]
+    assert find_parent(three).described().checkpoints == (
+        "step-00000036",
+        "step-00000048",
+        "step-00000060",
+    )
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_an_export_for_transformers_can_be_started_from(
+    folder: Path, capsys: pytest.CaptureFixture[str], joint: bool
+) -> None:
+    run, name = folder / "runs/general", "general"
+    if not joint:
+        run, name = folder / "runs/sides", "sides"
+        text = PARENT.replace("prepared/general", "prepared/sides")
+        sides = configured(folder, "sides", text + "joint = false\n", "training.steps=4")
+        prepare(sides, processes=1)
+        train(sides, str(run))
+    exported = folder / f"exported-{name}"
+    main(["export", str(run), "--to", "transformers", "--output", str(exported), "--no-check"])
+    models = {
+        True: f'model = "{exported}/source.model"',
+        False: f'source_model = "{exported}/source.model"\n'
+        f'target_model = "{exported}/target.model"\njoint = false',
+    }
+    text = CHILD.replace('start_from = "runs/general"', f'start_from = "{exported}"')
+    text = text.replace("prepared/special", f"prepared/of-{name}")
+    child = configured(
+        folder, f"of-{name}", text.replace('from_run = "runs/general"', models[joint])
+    )
+    best = json.loads((run / "checkpoints/checkpoints.json").read_text())["best_bleu"]
+    before = load_file(run / "checkpoints" / best / "weights.safetensors")
+    size = before["target_embedding.weight"].shape[0]
+    model = Transformer(child.model, size, size, joint)
+    find_parent(child).load(model)
+    for key, value in model.named_parameters():
+        torch.testing.assert_close(value.data, before[key], rtol=1e-6, atol=1e-9)
+    prepare(child, processes=1)
+    train(child, str(folder / f"runs/of-{name}"))
+    told = json.loads((folder / f"runs/of-{name}/provenance.json").read_text())["parent"]
+    assert told == {"run": name, "folder": str(exported), "checkpoints": [best]}
+    assert metrics(folder / f"runs/of-{name}", "eval")[0]["step"] == 0
+    for override, problem in (
+        ("training.start_from_average=2", "start_from names an export"),
+        ("model.encoder_layers=2", "lacks the tensor model.encoder.layers.1."),
+    ):
+        config, refused = folder / f"of-{name}.toml", folder / "runs/refused"
+        code, errors = refusal(capsys, "train", config, "--run", refused, *FAST, override)
+        assert (code, problem in errors) == (2, True), errors
+
+
+def test_an_export_with_other_subwords_is_refused(folder: Path) -> None:
+    exported = folder / "exported-other"
+    run = str(folder / "runs/general")
+    main(["export", run, "--to", "transformers", "--no-check", "--output", str(exported)])
+    text = CHILD.replace('start_from = "runs/general"', f'start_from = "{exported}"')
+    text = text.replace('from_run = "runs/general"', "size = 290")
+    other = configured(folder, "unlike", text.replace("prepared/special", "prepared/unlike"))
+    prepare(other, processes=1)
+    with pytest.raises(UserError, match=r'set vocabulary.model = ".*source.model" and run'):
+        train(other, str(folder / "runs/unlike"))
+    (exported / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"is damaged: model.safetensors has 0 bytes"):
+        find_parent(other)
 
 
 def test_a_gain_is_sure_where_every_sentence_is_better() -> None:

@@ -9,7 +9,8 @@ from corpus.test_mix import DIRECTIONS, config_of, write_directions
 from dragoman.cli import main
 from dragoman.config import Config
 from dragoman.corpus.prepare import prepare
-from dragoman.inference.commands import TrainedChoice, evaluate_run
+from dragoman.inference.commands import evaluate_run
+from dragoman.inference.decoder import TrainedChoice
 from dragoman.report.answers.time_and_sizes import training_set
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse

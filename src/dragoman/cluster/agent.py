@@ -149,7 +149,7 @@ def _make_agent(
         "NCCL_SOCKET_IFNAME": route.interface,
     }
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    words = [*orders.command, str(config)]
+    words = [*orders.command, str(config)] if orders.config else orders.command
     spec = WorkerSpec(
         role="worker",
         local_world_size=orders.workers,

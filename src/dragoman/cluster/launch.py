@@ -44,9 +44,10 @@ FORWARDED_VARIABLES = ("OMP_", "ONEDNN_", "NCCL_", "GLOO_", "TORCH_", "CUDA_")
 class Job:
     """What to run everywhere."""
 
-    command: list[str]  # Of a worker, after the interpreter; its config file comes last.
-    config: str
+    command: list[str]  # Of a worker, after the interpreter; its config file, if any, comes last.
+    config: str = ""
     command_line: str = ""  # What the user typed; the same goes on with the run.
+    has_checkpoints: bool = True  # Otherwise nothing is to be saved before workers end.
 
 
 def launch(hosts: Sequence[Host], job: Job, settings: DistributedSettings) -> str:
@@ -116,6 +117,8 @@ class Launcher:
         if self.interrupts == self._heeded:
             return
         self._heeded = self.interrupts
+        if not self.job.has_checkpoints:
+            raise KeyboardInterrupt
         if self.interrupts > 1:
             say("quit at once; the checkpoints already saved are intact")
             raise KeyboardInterrupt
@@ -190,7 +193,8 @@ class Launcher:
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
         if not answers(host.name):
             return
-        self._save_first()
+        if self.job.has_checkpoints:
+            self._save_first()
         if self.interrupts:
             return  # Nobody is to join a run that ends.
         say(f"{host.name} is back")

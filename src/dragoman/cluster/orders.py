@@ -22,7 +22,7 @@ class Orders:
     run_id: str
     secret: str  # Signs what processes of the run tell each other; no network ever sees it.
     command: list[str]  # The worker's, after the interpreter; its config file is the last word.
-    config: str  # TOML, for machines that do not have the file.
+    config: str  # TOML, for machines that do not have the file; "" if the command needs none.
     interface: str
     wait_seconds: float
     timeout_seconds: float

@@ -25,6 +25,12 @@ from dragoman.runs.folder import find_run
 FORMAT = 1
 INFO, CARD, MODEL, LOCK = "dragoman.json", "README.md", "model.bin", ".lock"
 SUBWORDS = ("source.model", "target.model")
+TENSORS = "model.safetensors"
+WEIGHTS_OF: Mapping[Library, str] = {
+    "ctranslate2": MODEL,
+    "argos": MODEL,
+    "transformers": TENSORS,
+}
 
 Record = TypeVar("Record")
 
@@ -80,15 +86,15 @@ def find_export(name: str) -> Path:
     return run.export
 
 
-def read_info(folder: Path) -> ExportInfo:
+def read_info(folder: Path, library: Library = "ctranslate2") -> ExportInfo:
     """Read what an export says of itself, and check that its files are as they were written."""
     info, files = _read(folder, ExportInfo), _read(folder, ExportFiles).files
-    if info.library != "ctranslate2":
+    if info.library != library:
         raise UserError(
-            f"{folder} is an export for {info.library}, which Dragoman cannot run: name the run, "
-            "or its ctranslate2 export"
+            f"{folder} is an export for {info.library}, which cannot be used here: name the run, "
+            f"or its {library} export"
         )
-    for name in (MODEL, *SUBWORDS):
+    for name in (WEIGHTS_OF[library], *SUBWORDS):
         if name not in files:
             raise UserError(
                 f"{folder / INFO} is damaged: files.{name} is missing; {_remedy(folder)}"

@@ -57,7 +57,7 @@ def write_card(
         _data(trained.config, manifest),
         _verdicts(verdicts),
         "## Licence\n\nNot stated. It depends on the text the model was trained on: state it "
-        "here before you share the\nmodel on.",
+        "here before you share the\nmodel.",
     ]
     path.write_text("\n\n".join(sections) + "\n", "utf-8")
 

@@ -9,12 +9,19 @@ from dragoman.console import say
 from dragoman.corpus.inputs import OldRun, OldSet
 from dragoman.corpus.manifest import SIDES, Manifest
 from dragoman.corpus.store import PreparedCorpus
+from dragoman.corpus.subwords import Subwords
+from dragoman.documents import decode
 from dragoman.errors import UserError
+from dragoman.files import sha256
+from dragoman.inference.export_folder import INFO, SUBWORDS, TENSORS, ExportInfo, read_info
 from dragoman.inference.load import choose_checkpoints, load_mean, run_manifest
-from dragoman.model.transformer import Transformer
+from dragoman.inference.pegasus import pegasus_weights, transformer_weights
+from dragoman.inference.tokenizer_json import tokenizer_ids
+from dragoman.model.transformer import Transformer, load_weights
 from dragoman.records import ParentRun
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import read_provenance
+from dragoman.runs.tensors import read_tensors
 
 
 @dataclass(frozen=True)
@@ -32,17 +39,61 @@ class Parent:
         """Give a model the weights; shapes that differ are refused by name."""
         load_mean(model, self.run.checkpoints, self.checkpoints)
 
+    def vocabulary(self, side: str) -> str:
+        """Checksum of a side's subwords."""
+        return run_manifest(self.run).vocabulary_of(side).sha256
 
-def find_parent(config: Config) -> Parent:
-    """Find what `training.start_from` names: a run, or the folder of one of its checkpoints."""
+    def vocabulary_settings(self) -> str:
+        """What a config must say to have the same subwords."""
+        return f'vocabulary.from_run = "{self.run.path}"'
+
+
+@dataclass(frozen=True)
+class ExportedParent:
+    """A model that was exported for Transformers."""
+
+    folder: Path
+    info: ExportInfo
+
+    def described(self) -> ParentRun:
+        """As a run's provenance has it."""
+        return ParentRun(self.info.run, str(self.folder.resolve()), self.info.checkpoints)
+
+    def load(self, model: Transformer) -> None:
+        """Give a model the weights; shapes that differ are refused by name."""
+        source, target = (Subwords((self.folder / name).read_bytes()) for name in SUBWORDS)
+        is_joint = model.source_embedding is model.target_embedding
+        positions = decode((self.folder / "config.json").read_bytes())["max_position_embeddings"]
+        ids = tokenizer_ids(source, target, is_joint)
+        weights = read_tensors(self.folder / TENSORS, pegasus_weights(model, ids, positions))
+        load_weights(model, transformer_weights(model, weights))
+
+    def vocabulary(self, side: str) -> str:
+        """Checksum of a side's subwords."""
+        return sha256(self.folder / SUBWORDS[SIDES.index(side)])
+
+    def vocabulary_settings(self) -> str:
+        """What a config must say to have the same subwords."""
+        source, target = (self.folder / name for name in SUBWORDS)
+        if sha256(source) == sha256(target):
+            return f'vocabulary.model = "{source}"'
+        return f'vocabulary.source_model = "{source}" and target_model = "{target}"'
+
+
+def find_parent(config: Config) -> Parent | ExportedParent:
+    """Find what `training.start_from` names: a run, one of its checkpoints, or an export."""
     path, average = Path(config.training.start_from), config.training.start_from_average
+    if (path / INFO).is_file():
+        if average > 1:
+            raise UserError("training.start_from_average: start_from names an export")
+        return ExportedParent(path, read_info(path, "transformers"))
     run, checkpoint = RunFolder(path), "best"
     if not run.exists():
         inside = RunFolder(path.parent.parent)
         if path.parent != inside.checkpoints or not inside.exists():
             raise UserError(
-                f"training.start_from: {path} is neither a run nor a checkpoint of one; give the "
-                "folder of a run, for example runs/general"
+                f"training.start_from: {path} is neither a run, nor a checkpoint of one, nor an "
+                "export for transformers; give the folder of a run, for example runs/general"
             )
         if average > 1:
             raise UserError(
@@ -57,14 +108,15 @@ def find_parent(config: Config) -> Parent:
     return Parent(run, names)
 
 
-def refuse_other_vocabulary(parent: Parent, manifest: Manifest, corpus: Path) -> None:
+def refuse_other_vocabulary(
+    parent: Parent | ExportedParent, manifest: Manifest, corpus: Path
+) -> None:
     """Token ids mean the same in both runs, or nothing that was learnt is of use."""
-    theirs = run_manifest(parent.run)
     for side in SIDES:
-        if manifest.vocabulary_of(side).sha256 != theirs.vocabulary_of(side).sha256:
+        if manifest.vocabulary_of(side).sha256 != parent.vocabulary(side):
             raise UserError(
                 f"{corpus} was prepared with a different {side} vocabulary than "
-                f'{parent.run.path}: set vocabulary.from_run = "{parent.run.path}" and run '
+                f"{parent.described().folder}: set {parent.vocabulary_settings()} and run "
                 "`dragoman prepare` again"
             )
 

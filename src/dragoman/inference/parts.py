@@ -23,6 +23,10 @@ from dragoman.inference.sampling import Sampling
 from dragoman.records import SavedFile
 
 JOB = "job.json"
+SECONDS_BETWEEN_LOOKS = 0.2  # At parts that others make.
+
+# Some lines and the number of the first of them, translated.
+Render = Callable[[Sequence[bytes], int], str]
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,22 @@ class PartsJob:
     blend: float | None = item("share of the run, the rest being of the one it started from")
 
 
+@dataclass(frozen=True)
+class PartsDone:
+    """What came of a command."""
+
+    parts: int = item("of the text")
+    made: int = item("now")
+    found: int = item("there before")
+    busy: int = item("being made by other processes")
+
+    def told(self, folder: Path) -> str:
+        """As a line for people."""
+        counts = f"{self.parts:,} parts, {self.made:,} translated now, {self.found:,} already done"
+        others = f", {self.busy:,} in progress in other processes" if self.busy else ""
+        return f"{folder}: {counts}{others}"
+
+
 def describe_input(path: Path) -> SavedFile:
     """Size and checksum of the text."""
     if not path.is_file():
@@ -57,33 +77,58 @@ def describe_input(path: Path) -> SavedFile:
     return describe_file(path)
 
 
+def part_path(folder: Path, number: int) -> Path:
+    """Where a part lies, counted from 0."""
+    return folder / f"part-{number:05}.txt"
+
+
 def translate_parts(
-    request: PartsRequest, job: PartsJob, render: Callable[[Sequence[bytes], int], str]
-) -> None:
-    """Make all parts that are missing, but for those that another process is at."""
+    request: PartsRequest, job: PartsJob, render: Render, *, waits: bool = False
+) -> PartsDone:
+    """Make all parts that are missing, but for those that another process is at.
+
+    With `waits` not before those are there, too; what a process leaves that dies is made here.
+    """
     request.folder.mkdir(parents=True, exist_ok=True)
     _agree_on_job(request.folder, job)
-    made = found = busy = 0
-    for number, (first, lines) in enumerate(read_lines(request.input, request.lines)):
-        part = request.folder / f"part-{number:05}.txt"
-        if part.exists():
-            found += 1
-            continue
-        with _claim(part) as is_ours:
-            if not is_ours:
-                busy += 1
-            elif part.exists():
-                found += 1
-            else:
-                begun = time.monotonic()
-                write_whole(part, render(lines, first).encode())
-                seconds = max(time.monotonic() - begun, 1e-9)
-                made += 1
-                say(f"{part}: {len(lines):,} lines, {len(lines) / seconds:,.0f} lines/s")
-    print(
-        f"{request.folder}: {made + found + busy:,} parts, {made:,} translated now, {found:,} "
-        "already done" + (f", {busy:,} in progress in other processes" if busy else "")
-    )
+    made = 0
+    while True:
+        parts, busy = 0, list[Path]()
+        for parts, (first, lines) in enumerate(read_lines(request.input, request.lines), start=1):
+            part = part_path(request.folder, parts - 1)
+            if part.exists():
+                continue
+            with _claim(part) as is_ours:
+                if not is_ours:
+                    busy.append(part)
+                elif not part.exists():
+                    _make(part, lines, first, render)
+                    made += 1
+        if not waits or _are_made(busy):
+            left = [part for part in busy if not part.exists()]
+            if not left:
+                # Locks and halves of processes that were killed; nobody needs any of them now.
+                for path in request.folder.glob(".part-?????.txt.*"):
+                    path.unlink(missing_ok=True)
+            return PartsDone(parts, made, parts - made - len(left), len(left))
+
+
+def _make(part: Path, lines: Sequence[bytes], first: int, render: Render) -> None:
+    begun = time.monotonic()
+    write_whole(part, render(lines, first).encode())
+    seconds = max(time.monotonic() - begun, 1e-9)
+    say(f"{part}: {len(lines):,} lines, {len(lines) / seconds:,.0f} lines/s")
+
+
+def _are_made(parts: Sequence[Path]) -> bool:
+    """Wait for others to make parts; give up on them where one is left by who was at it."""
+    for part in parts:
+        while not part.exists():
+            with _claim(part) as is_ours:
+                if is_ours and not part.exists():
+                    return False
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    return True
 
 
 def _agree_on_job(folder: Path, job: PartsJob) -> None:
@@ -116,6 +161,7 @@ def _claim(part: Path) -> Iterator[bool]:
             return
         yield True
         # Only once the part is there: who has opened this very file by now sees that it is.
-        path.unlink(missing_ok=True)
+        if part.exists():
+            path.unlink(missing_ok=True)
     finally:
         os.close(lock)

@@ -8,6 +8,7 @@ which makes up for it exactly.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -81,6 +82,57 @@ def pegasus_weights(model: Transformer, ids: TokenizerIds, positions: int) -> di
         name: weight.detach().to("cpu", torch.float32, copy=True).contiguous()
         for name, weight in weights.items()
     }
+
+
+def transformer_weights(model: Transformer, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights for a model by its own names, out of those that `pegasus_weights` made of it."""
+    scale = math.sqrt(PEGASUS_NORM_EPSILON / NORM_EPSILON)
+    shared = weights["model.shared.weight"] / scale
+    # The padding stands last, and the source's words first if they are others.
+    end = len(shared) - 1
+    words = len(model.target_embedding.weight)
+    found = {"target_embedding.weight": shared[end - words : end]}
+    if words < end:
+        found["source_embedding.weight"] = shared[: end - words]
+    for side in ("encoder", "decoder"):
+        part = scale if side == "decoder" else 1.0
+        for kind in ("weight", "bias"):
+            found[f"{side}_norm.{kind}"] = part * weights[f"model.{side}.layer_norm.{kind}"]
+        for index in range(len(getattr(model, side))):
+            prefix = f"model.{side}.layers.{index}."
+            theirs = {
+                name.removeprefix(prefix): one
+                for name, one in weights.items()
+                if name.startswith(prefix)
+            }
+            own = _own_layer(theirs, scale)
+            found |= {f"{side}.{index}.{name}": one for name, one in own.items()}
+    return found
+
+
+def _own_layer(theirs: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """What `_layer` made, undone."""
+
+    def stacked(name: str, parts: str) -> Tensor:
+        return torch.cat([theirs[f"{name}.{part}_proj.weight"] for part in parts])
+
+    own = {
+        "attention.query_key_value.weight": stacked("self_attn", "qkv"),
+        "attention.output.weight": theirs["self_attn.out_proj.weight"] / scale,
+        "feed_forward.inner.weight": theirs["fc1.weight"],
+        "feed_forward.inner.bias": theirs["fc1.bias"],
+        "feed_forward.outer.weight": theirs["fc2.weight"] / scale,
+        "feed_forward.outer.bias": theirs["fc2.bias"] / scale,
+    }
+    norms = {"attention_norm": "self_attn_layer_norm", "feed_forward_norm": "final_layer_norm"}
+    if "encoder_attn.q_proj.weight" in theirs:
+        own["cross.query.weight"] = stacked("encoder_attn", "q")
+        own["cross.key_value.weight"] = stacked("encoder_attn", "kv")
+        own["cross.output.weight"] = theirs["encoder_attn.out_proj.weight"] / scale
+        norms["cross_norm"] = "encoder_attn_layer_norm"
+    for ours, name in norms.items():
+        own |= {f"{ours}.{kind}": theirs[f"{name}.{kind}"] for kind in ("weight", "bias")}
+    return own
 
 
 def _layer(layer: Any, scale: float) -> dict[str, Tensor]:

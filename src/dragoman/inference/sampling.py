@@ -15,8 +15,11 @@ from dragoman.corpus.order import keyed_hash
 from dragoman.documents import item
 from dragoman.inference.beam_search import arithmetic_type, encode
 from dragoman.inference.hypotheses import Hypothesis
+from dragoman.model.attention import kernels_for_any_shape
 from dragoman.model.decoding import DecoderWeights, PlainKernels, decoder_step, empty_state
 from dragoman.model.transformer import Transformer
+
+SHARE_LEFT = 0.5  # Of a batch's sentences: with fewer it goes on without those that are done.
 
 
 @dataclass(frozen=True)
@@ -47,41 +50,80 @@ def sample(
     options: SampleOptions,
 ) -> list[list[Hypothesis]]:
     """Draw N translations of each sentence, in no order."""
-    count, end, sampling = options.count, options.end, options.sampling
+    count, sampling = options.count, options.sampling
     device = model.target_embedding.weight.device
     weights = DecoderWeights(model, arithmetic_type(device), are_copies=False)
     encoded = encode(model, sentences, device)
-    limits = torch.tensor(longest, device=device).repeat_interleave(count)
-    rows, keys = len(limits), _keys(sentences, count)
-    tokens = torch.full((rows, max(longest) + 1), options.begin, device=device)
-    totals = torch.zeros(rows, device=device)
-    lengths = torch.zeros_like(limits)
-    is_open = torch.ones(rows, dtype=torch.bool, device=device)
-    with torch.autocast(device.type, enabled=False):
+    drawn, all_keys = _Drawn(longest, options, device), _keys(sentences, count)
+    keys = all_keys
+    # Every step has a shape of its own, for which cuDNN would plan.
+    with torch.autocast(device.type, enabled=False), kernels_for_any_shape():
         kernels = PlainKernels(weights)
         state = empty_state(weights, len(sentences), count, max(longest), weights.memory(encoded))
         source = torch.tensor(list(map(len, sentences)), device=device)
         state.lengths.copy_(source)
         state.starts.copy_(source.cumsum(dim=0) - source)
         for step in range(1, max(longest) + 1):
-            logits = decoder_step(weights, kernels, state, tokens[:, step - 1])
+            logits = decoder_step(weights, kernels, state, drawn.tokens[drawn.rows, step - 1])
             state.positions += 1
             following = logits.float().log_softmax(dim=1)
             chosen = _draw(following, _uniform(keys, sampling.seed, step), sampling)
-            chosen = chosen.masked_fill(~is_open, end)
-            tokens[:, step] = chosen
-            totals += following.gather(1, chosen[:, None])[:, 0].masked_fill(~is_open, 0.0)
-            lengths += is_open
-            is_open &= (chosen != end) & (step < limits)
-            if not is_open.any():
+            is_going = drawn.add(step, chosen, following)
+            left = int(is_going.sum())
+            if not left:
                 break
-    found = [
-        Hypothesis(_words(row[1 : length + 1], end), total / length**options.length_penalty)
-        for row, length, total in zip(
-            tokens.tolist(), lengths.tolist(), totals.tolist(), strict=True
-        )
-    ]
-    return [found[first : first + count] for first in range(0, rows, count)]
+            if left <= SHARE_LEFT * len(is_going):
+                slots = is_going.nonzero().flatten()
+                state = state.select(slots)
+                kernels.sentences_changed()
+                keys = all_keys[drawn.keep(slots)]
+    return drawn.hypotheses()
+
+
+class _Drawn:
+    """The translations of a batch, and the rows of those sentences that are not done."""
+
+    def __init__(
+        self, longest: Sequence[int], options: SampleOptions, device: torch.device
+    ) -> None:
+        self._options = options
+        self._limits = torch.tensor(longest, device=device).repeat_interleave(options.count)
+        size = len(self._limits), max(longest) + 1
+        self.tokens = torch.full(size, options.begin, device=device)
+        self._totals = torch.zeros(size[0], device=device)
+        self._lengths = torch.zeros_like(self._limits)
+        self._is_open = torch.ones(size[0], dtype=torch.bool, device=device)
+        self.rows = torch.arange(size[0], device=device)
+
+    def add(self, step: int, chosen: Tensor, following: Tensor) -> Tensor:
+        """Add a word to each row; tell which sentences have translations that go on."""
+        rows, end = self.rows, self._options.end
+        was_open = self._is_open[rows]
+        chosen = chosen.masked_fill(~was_open, end)
+        self.tokens[rows, step] = chosen
+        gained = following.gather(1, chosen[:, None])[:, 0]
+        self._totals[rows] += gained.masked_fill(~was_open, 0.0)
+        self._lengths[rows] += was_open
+        goes_on = was_open & (chosen != end) & (step < self._limits[rows])
+        self._is_open[rows] = goes_on
+        return goes_on.view(-1, self._options.count).any(dim=1)
+
+    def keep(self, slots: Tensor) -> np.ndarray:
+        """Go on with these of the sentences only; give their rows."""
+        self.rows = self.rows.view(-1, self._options.count)[slots].flatten()
+        kept: np.ndarray = self.rows.cpu().numpy()
+        return kept
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """All of them, by sentence."""
+        end, penalty, count = self._options.end, self._options.length_penalty, self._options.count
+        found = [
+            Hypothesis(_words(row[1 : length + 1], end), total / length**penalty)
+            for row, length, total in zip(
+                self.tokens.tolist(), self._lengths.tolist(), self._totals.tolist(), strict=True
+            )
+        ]
+        return [found[first : first + count] for first in range(0, len(found), count)]
 
 
 def _keys(sentences: Sequence[Sequence[int]], count: int) -> np.ndarray:

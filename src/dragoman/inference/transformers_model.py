@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dragoman.config import TranslationSettings
-from dragoman.inference.export_folder import SUBWORDS
+from dragoman.inference.export_folder import SUBWORDS, TENSORS
 from dragoman.inference.load import TrainedModel
 from dragoman.inference.pegasus import pegasus_config, pegasus_weights
 from dragoman.inference.tokenizer_json import special_tokens, tokenizer_ids, tokenizer_json
@@ -35,9 +35,7 @@ def write_model(trained: TrainedModel, folder: Path) -> None:
     source, target = (folder / name for name in SUBWORDS)
     ids = tokenizer_ids(text.source, text.target, config.vocabulary.joint)
     positions = max(FEWEST_POSITIONS, longest_output(text.max_tokens))
-    save_file(
-        pegasus_weights(model, ids, positions), folder / "model.safetensors", {"format": "pt"}
-    )
+    save_file(pegasus_weights(model, ids, positions), folder / TENSORS, {"format": "pt"})
     files = {
         "config.json": pegasus_config(model, config.model, ids, positions),
         "generation_config.json": {

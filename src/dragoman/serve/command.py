@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.errors import UserError, explain
-from dragoman.inference.commands import TrainedChoice
+from dragoman.inference.decoder import TrainedChoice
 from dragoman.stop_signals import stop_signals_caught
 
 if TYPE_CHECKING:

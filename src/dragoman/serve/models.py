@@ -9,7 +9,7 @@ import torch
 from dragoman.config import TranslationSettings
 from dragoman.console import say
 from dragoman.errors import UserError
-from dragoman.inference.commands import TrainedChoice, decoding_settings
+from dragoman.inference.decoder import TrainedChoice, decoding_settings
 from dragoman.inference.export_folder import INFO
 from dragoman.inference.load import load_exported, load_trained
 from dragoman.inference.tags import choose_tag, tags_of, with_tag

@@ -23,7 +23,7 @@ def what_it_rests_on(found: Convergence) -> tuple[str, ...]:
     expected = " and ".join(_gain_words(*item) for item in gains.items())
     noise = " and ".join(_noise_words(*item) for item in gains.items())
     return (
-        f"Expected from 50% more steps: {expected}; the brackets hold 9 out of 10 such runs.",
+        f"Expected from 50% more steps: {expected}; in brackets, the range of 9 in 10 such runs.",
         f"Based on {plural(found.evaluations, 'evaluation')}, each with a noise of about "
         f"{noise}, and on simple curves weighted by how well they predicted them.",
     )

@@ -66,7 +66,7 @@ def _details(evidence: Evidence, findings: Findings, times: StepTimes) -> tuple[
     latest = findings.latest_times
     if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
         details.append(
-            f"The number of workers changed during the run: with the latest {evidence.workers:,} "
+            f"The workers changed during the run: with the latest {evidence.workers:,} "
             f"a step took {in_time(latest.mean)}."
         )
     if balanced := _balance_words(evidence):

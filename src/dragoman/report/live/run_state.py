@@ -220,8 +220,11 @@ class RunState:
             source, {"source": source, "reference": str(line.get("reference") or ""), "tries": []}
         )
         text, step = str(line.get("translation") or ""), int(number_or_none(line.get("step")) or 0)
-        if not kept["tries"] or kept["tries"][-1]["text"] != text:
-            kept["tries"] = [*kept["tries"], {"step": step, "text": text}][-6:]
+        # A restart repeats evaluations: the last translation at a step counts.
+        before = [one for one in kept["tries"] if one["step"] < step]
+        if not before or before[-1]["text"] != text:
+            before = [*before, {"step": step, "text": text}][-6:]
+        kept["tries"] = before
 
     def _state(self) -> dict[str, Any]:
         now = self._clock()
