@@ -117,6 +117,10 @@ def test_restarts_lost_machines_and_the_end_are_told_as_they_happen(tmp_path: Pa
     told = state.look()
     assert [event["what"] for event in told["events"][:2]] == ["beta lost", "restarted"]
     assert told["events"][0]["why"] == "no heartbeat"
+    assert {one["host"]: one["is_lost"] for one in told["machines"]} == {
+        "alpha": False,
+        "beta": True,
+    }
     # What lay beyond the checkpoint is void.
     assert told["evaluations"][-1]["step"] == 40
     pair = {"source": "One.", "reference": "Eins.", "translation": "Einz"}

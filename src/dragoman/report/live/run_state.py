@@ -67,6 +67,7 @@ class RunState:
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=RECENT_STEPS)
         self._evaluations: dict[int, dict[str, Any]] = {}
         self._events: list[dict[str, Any]] = []
+        self._lost: set[str] = set()  # Machines that have not come back.
         self._translations: dict[str, dict[str, Any]] = {}
         self._outlook: dict[str, Any] = {}
         self._last_time = 0.0
@@ -200,6 +201,12 @@ class RunState:
         who = line.get("host") or ""
         why = line.get("reason") or ""
         self._end = {"reason": why} if kind == "stop" else None
+        if kind == "lost":
+            self._lost.add(who)
+        elif kind == "joined":
+            self._lost.discard(who)
+        elif kind in ("start", "resume"):
+            self._lost.clear()
         if who and str(why).startswith(who):
             why = ""  # It says the same once more.
         words = f"{who} {_TOLD[kind]}".strip()
@@ -241,6 +248,7 @@ class RunState:
             "has_ended": self._end is not None,
             "machines": [
                 one.state(host, self._last_time if self._end else now)
+                | {"is_lost": host in self._lost}
                 for host, one in self._machines.items()
                 if one.has_sample
             ],
