@@ -2,8 +2,8 @@
 
 import shlex
 import sys
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import torch
@@ -25,8 +25,8 @@ from dragoman.training.trainer import Trainer
 
 def train(config: Config, name: str) -> Stop | None:
     """Train in this process, alone or as one worker; under a launcher, tell it why it stopped."""
-    threading.Thread(target=rehearse_backward).start()
-    with supervised() as supervision:
+    with ThreadPoolExecutor() as beside, supervised() as supervision:
+        beside.submit(rehearse_backward)
         workers = join_workers(config.distributed)
         refuse_impossible(config.training.precision, workers.device)
         stop = run_attempt(config, new_run(name), workers, supervision)
