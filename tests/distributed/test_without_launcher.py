@@ -78,7 +78,7 @@ def test_a_start_that_is_refused_does_not_stand_in_the_way_of_the_next(prepared:
 @pytest.mark.parametrize(
     ("mistakes", "line"),
     [
-        (["distributed.port=29517"] * 2, "distributed.port is for --workers and --hosts"),
+        (["distributed.port=29517"] * 2, "distributed.port only works with --workers and --hosts"),
         (["corpus.folder=nowhere"] * 2, "nowhere holds no prepared corpus"),
         (["corpus.folder=prepared", "corpus.folder=nowhere"], "nowhere holds no prepared corpus"),
         (["training.steps=9"] * 2, "is not empty and is not a run"),  # Only the writer looks.
@@ -137,10 +137,10 @@ def test_torchrun_and_slurm_variables_join_as_they_are(prepared: Path) -> None:
     ("setting", "line"),
     [
         ("interface=eth77", "eth77': .* has no such interface"),
-        ("port=29512", "distributed.port is for --workers and --hosts"),
-        ("min_workers=1", "distributed.min_workers is for --workers and --hosts"),
-        ("wait_seconds=60", "distributed.wait_seconds is for --workers and --hosts"),
-        ("max_restarts=3", "distributed.max_restarts is for --workers and --hosts"),
+        ("port=29512", "distributed.port only works with --workers and --hosts"),
+        ("min_workers=1", "distributed.min_workers only works with --workers and --hosts"),
+        ("wait_seconds=60", "distributed.wait_seconds only works with --workers and --hosts"),
+        ("max_restarts=3", "distributed.max_restarts only works with --workers and --hosts"),
     ],
 )
 def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, line: str) -> None:

@@ -220,7 +220,7 @@ def test_a_blend_can_be_exported(folder: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("training.start_from=runs/none", "is neither a run nor a checkpoint of one"),
+        ("training.start_from=runs/none", "is neither a run, nor a checkpoint of one"),
         ("training.start_from_average=50", "training.start_from: --average 50: "),
         ("model.d_model=32", "float32 [320, 16], but float32 [320, 32] in the model"),
         ("model.encoder_layers=2", "lacks the tensor encoder.1."),
