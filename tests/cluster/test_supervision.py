@@ -153,6 +153,17 @@ def test_a_worker_ends_when_its_launcher_is_gone(
     assert set(codes) == {1}
 
 
+def test_a_failure_that_nobody_hears_is_no_other_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    be_worker_of(store, tmp_path, monkeypatch)
+    supervision = Supervision(0)
+    supervision.end()  # So that it does not end this process.
+    del store
+    supervision.post_failure(ValueError("the disk is on fire"))
+
+
 def test_a_new_attempt_knows_which_requests_to_save_were_answered(control: ControlStore) -> None:
     alone = Workers(0, 1, torch.device("cpu"), ("here",))
     supervision = Supervision(0)

@@ -89,14 +89,16 @@ class Supervision:
             return
         self._has_failed = True
         failure = describe_error(error, self.worker, self.step)
-        # What comes back at the same step in another attempt will come back for ever.
-        earlier = self._control.failures()[: self._control.failures_before_rendezvous()]
-        comes_back = not failure.is_echo and any(
-            (failure.step, failure.reason) == (one.step, one.reason) for one in earlier
-        )
-        self._control.post_failure(failure)
-        if failure.is_final or comes_back:
-            self._control.give_up(failure)
+        # Without a store the launcher is gone, and nobody hears of it.
+        with suppress(distributed.DistNetworkError):
+            # What comes back at the same step in another attempt will come back for ever.
+            earlier = self._control.failures()[: self._control.failures_before_rendezvous()]
+            comes_back = not failure.is_echo and any(
+                (failure.step, failure.reason) == (one.step, one.reason) for one in earlier
+            )
+            self._control.post_failure(failure)
+            if failure.is_final or comes_back:
+                self._control.give_up(failure)
 
     def begin_attempt(self, workers: Workers) -> Attempt | None:
         """Take note of a new attempt with these workers; None without a launcher."""
