@@ -58,6 +58,7 @@ def test_every_pair_is_there_once_and_shuffled(small_text: Path) -> None:
     assert corpus.train.source.tokens.dtype == np.uint16
 
 
+@pytest.mark.slow
 def test_outcome_does_not_depend_on_processes_but_on_the_seed(small_text: Path) -> None:
     one = prepared(small_text, "corpus.folder='one'")
     two = prepared(small_text, "corpus.folder='two'", processes=2)

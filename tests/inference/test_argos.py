@@ -42,6 +42,7 @@ class OneSentence:
         return [text]
 
 
+@pytest.mark.slow
 def test_the_real_library_opens_it(
     spelling_run: Path, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

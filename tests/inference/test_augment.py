@@ -41,6 +41,7 @@ def summary(folder: Path) -> Augmented:
     return parse(Augmented, json.loads((folder / "augment.json").read_text()))
 
 
+@pytest.mark.slow
 def test_back_translations_are_filtered_and_a_config_mixes_them_in(
     spelling_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +88,7 @@ def _is_read_by_prepare(folder: Path, entry: str) -> None:
     assert manifest.pairs.prepared > len(ENGLISH)
 
 
+@pytest.mark.slow
 def test_distillation_takes_what_is_most_like_the_reference(
     spelling_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +179,7 @@ def test_wrong_requests_are_one_line(
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_missing_text_and_nothing_left_are_told(
     spelling_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
