@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -172,15 +173,19 @@ def store() -> TCPStore:
 def test_agents_meet_again_if_one_dies_between_meeting_and_beginning(
     store: Any, tmp_path: Path
 ) -> None:
-    with agent_process(store, tmp_path) as process:
-        # Another machine, the first by its name, meets this one and says nothing after that.
-        backend = SignedRendezvous(store, "run", bytes.fromhex("00"))
-        other = make_handler(backend, store, "run", "0", (2, 2), PATIENCE)
-        assert other.next_rendezvous().rank == 0
-        other._stop_heartbeats()
-        assert process.wait(timeout=PATIENCE) == 0
-        assert process.stderr
-        assert "a machine was lost before the workers started" in process.stderr.read()
+    # Another machine, the first by its name, meets this one and says nothing after that. It waits
+    # for it beforehand: an agent alone begins alone.
+    backend = SignedRendezvous(store, "run", bytes.fromhex("00"))
+    other = make_handler(backend, store, "run", "0", (2, 2), PATIENCE)
+    with ThreadPoolExecutor() as beside:
+        met = beside.submit(other.next_rendezvous)
+        wait_until(lambda: backend.get_state() is not None)
+        with agent_process(store, tmp_path) as process:
+            assert met.result(timeout=PATIENCE).rank == 0
+            other._stop_heartbeats()
+            assert process.wait(timeout=PATIENCE) == 0
+            assert process.stderr
+            assert "a machine was lost before the workers started" in process.stderr.read()
 
 
 @pytest.mark.slow
