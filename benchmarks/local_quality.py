@@ -1,9 +1,9 @@
 """What local steps cost in quality: short or whole runs of one, two and four machines on one GPU.
 
-All variants given are trained at the same time, on the same text and in as many steps; links have
-no limit, as what is asked is where training gets to, not when.
+All variants given are trained at the same time, on the same text and in as many steps. Speeds mean
+something if there is but one variant, and then its link may have a limit: 2@1gbit.
 
-    python benchmarks/local_quality.py CONFIG FOLDER STEPS MACHINES:SETTING,SETTING,... ...
+    python benchmarks/local_quality.py CONFIG FOLDER STEPS MACHINES[@RATE]:SETTING,SETTING,... ...
 
 Needs root and iproute2. Settings as on the command line of `train`; MACHINES may be 1.
 """
@@ -12,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+from gpu_machines import Row, read
 from shared_gpu import FIRST_PORT, machines, side_by_side, start, wait_for
 
 LONGEST_SECONDS = 540
@@ -32,28 +33,48 @@ def schedule(steps: int) -> list[str]:
 def main() -> None:
     config, folder, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
-    variants = [variant.partition(":") for variant in sys.argv[4:]]
-    counts = [int(count) for count, _, _ in variants]
-    with side_by_side(sum(counts)), machines(max(counts), "") as names:
+    variants = [variant(one, steps) for one in sys.argv[4:]]
+    rates = {one.rate for one in variants}
+    if len(rates) > 1:
+        raise SystemExit("all variants of one call share one link: give each rate its own call")
+    counts = [one.machines for one in variants]
+    with side_by_side(sum(counts)), machines(max(counts), rates.pop()) as names:
         processes = []
-        for place, (count, _, settings) in enumerate(variants):
-            own = [*schedule(steps), *settings.split(",")] if settings else schedule(steps)
+        for place, one in enumerate(variants):
             commands = [
                 [sys.executable, "-m", "dragoman", "train", str(config)]
-                + ["--run", str(folder / f"{place}-{name}"), *own]
-                for name in names[: int(count)]
+                + ["--run", str(folder / f"{place}-{name}"), *schedule(steps), *one.settings]
+                for name in names[: one.machines]
             ]
             logs, port = folder / f"{place}", FIRST_PORT + place
-            processes += start(names[: int(count)], commands, logs, port)
+            processes += start(names[: one.machines], commands, logs, port)
         is_well = wait_for(processes, LONGEST_SECONDS)
-    print("| machines | settings | step: loss / BLEU |\n|---|---|---|")
-    for place, (count, _, settings) in enumerate(variants):
-        lines = (folder / f"{place}-{names[0]}" / "metrics.jsonl").read_text().splitlines()
-        scores = [one for line in lines if (one := json.loads(line))["kind"] == "eval"]
-        told = [f"{one['step']}: {one['loss']:.3f} / {one['bleu']:.2f}" for one in scores]
-        print(f"| {count} | {settings.replace(',', ' ')} | {'; '.join(told)} |")
+    print("| machines | link | settings | tokens/s | waiting ms | step: loss / BLEU |")
+    print("|---|---|---|---|---|---|")
+    for place, one in enumerate(variants):
+        run = folder / f"{place}-{names[0]}"
+        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        told = [
+            f"{line['step']}: {line['loss']:.3f} / {line['bleu']:.2f}"
+            for line in lines
+            if line["kind"] == "eval"
+        ]
+        speed = read(run, one)
+        print(
+            f"| {one.machines} | {one.rate or 'none'} | {one.label} "
+            f"| {speed['tokens_per_second']:,.0f} | {1e3 * speed['seconds_exposed']:.2f} "
+            f"| {'; '.join(told)} |"
+        )
     if not is_well:
         raise SystemExit(f"not all ended well: see the logs in {folder}")
+
+
+def variant(told: str, steps: int) -> Row:
+    """What one argument asks for."""
+    place, _, settings = told.partition(":")
+    count, _, rate = place.partition("@")
+    own = settings.split(",") if settings else []
+    return Row(" ".join(own), int(count), rate, own, steps)
 
 
 if __name__ == "__main__":
