@@ -12,10 +12,10 @@ LONGEST_WAIT_SECONDS = 31_536_000  # A year; torch counts in nanoseconds, and th
 TAG = r"<[^<>\s,]{1,40}>"  # sentencepiece takes a list of them with commas.
 SET_NAME = r"(?![.])[\w.-]*\w[\w.-]*"  # It becomes part of the names of files.
 Precision = Literal["float32", "bfloat16", "float16"]
-Compression = Literal["none", "bf16", "fp16", "powersgd", "int8", "int4"]
+Compression = Literal["none", "bf16", "fp16", "powersgd", "int8", "int4", "int2"]
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 # Enough for differences of weights, not for gradients; from the most bits to the fewest.
-FEW_BITS: tuple[Compression, ...] = ("int8", "int4")
+FEW_BITS: tuple[Compression, ...] = ("int8", "int4", "int2")
 POWERSGD_LEAST_GAIN = 2  # A matrix whose factors are not less than half of it travels as it is.
 Quantization = Literal[
     "float32",
@@ -574,8 +574,8 @@ class DistributedSettings:
         "none",
         "How gradients or, with local steps, weight differences are sent: none is float32, bf16 "
         "and fp16 half the bytes; powersgd (gradients only) sends low-rank approximations, a "
-        "small fraction of the bytes, and does not save its error feedback; int8 and int4 (local "
-        "steps only) keep their rounding errors and send them later.",
+        "small fraction of the bytes, and does not save its error feedback; int8, int4 and int2 "
+        "(local steps only) keep their rounding errors and send them later.",
     )
     powersgd_rank: int = setting(4, "Rank of powersgd's factors.", minimum=1)
     bucket_megabytes: float = setting(

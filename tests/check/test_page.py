@@ -206,8 +206,8 @@ def test_what_is_configured_is_marked_and_not_recommended(
         (100, "all, bf16 gradients", "in bf16"),
         (1, "all, 4 int8 local steps in 4 parts", "which 4 steps of 0.310 s hide"),
         (0.1, "all, 16 int4 local steps in 4 parts", "int4 differences take"),
-        (0.01, "all, 96 int4 local steps in 8 parts", "at 10.0 Mb/s"),
-        (1e-5, "all, 512 int4 local steps in 8 parts", "steps"),
+        (0.01, "all, 96 int4 local steps in 16 parts", "at 10.0 Mb/s"),
+        (1e-5, "all, 512 int4 local steps in 16 parts", "steps"),
     ],
 )
 def test_the_slower_the_link_the_less_is_sent(
@@ -220,6 +220,10 @@ def test_the_slower_the_link_the_less_is_sent(
     told = next(line for line in text.splitlines() if line.startswith("sync ="))
     assert told.startswith(f"sync = \"auto\" chooses '{chosen}': ")
     assert because in told
+    assert ('optimizer.kind = "muon"' in text) == ("local" in chosen)
+    muon = replace(config, optimizer=replace(config.optimizer, kind="muon"))
+    quiet = page(replace(FINDINGS, links=links, step=step), configure(muon, sync="auto"))
+    assert 'optimizer.kind = "muon"' not in quiet
 
 
 @pytest.mark.parametrize(

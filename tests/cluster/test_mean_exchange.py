@@ -38,7 +38,7 @@ def exchange(folder: Path, form: str) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize(
     ("form", "once", "in_the_long_run"),
     # Of the largest element: 15 levels are coarse, but nothing stays behind.
-    [("none", 1e-6, 1e-6), ("int8", 0.02, 0.002), ("int4", 0.3, 0.03)],
+    [("none", 1e-6, 1e-6), ("int8", 0.02, 0.002), ("int4", 0.3, 0.03), ("int2", 2.0, 0.2)],
 )
 def test_the_mean_is_the_same_everywhere_and_loses_nothing_for_good(
     tmp_path: Path, form: str, once: float, in_the_long_run: float

@@ -26,7 +26,7 @@ def blocks_of_many_sizes(count: int) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("without_kernels")
-@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("form", ["int8", "int4", "int2"])
 @pytest.mark.parametrize(("count", "parts"), [(1, 2), (5 * BLOCK, 2), (7_777, 3), (40_000, 4)])
 def test_rounding_is_that_of_the_plain_functions(form: WireFormat, count: int, parts: int) -> None:
     bits = wire_format.bits_of(form)
@@ -59,7 +59,7 @@ def test_rounding_is_that_of_the_plain_functions(form: WireFormat, count: int, p
     torch.testing.assert_close(into, plain)
 
 
-@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("form", ["int8", "int4", "int2"])
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_not_hidden(form: WireFormat, poison: float) -> None:
     values = torch.zeros(2 * BLOCK, device=DEVICE)

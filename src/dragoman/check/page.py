@@ -21,7 +21,8 @@ from dragoman.wording import in_bits_per_second, in_bytes, in_percent, in_time
 def page(findings: Findings, config: Config) -> str:
     """Everything a person wants to read before a run."""
     predicted = predictions(findings, config)
-    configured = name_of(configured_way(config.distributed, calibration_of(findings)))
+    way = configured_way(config.distributed, calibration_of(findings))
+    configured = name_of(way)
     lines = ["machines", *_table(_machine_rows(findings))]
     if findings.links:
         lines += ["links", *_table(_link_rows(findings.links))]
@@ -39,6 +40,11 @@ def page(findings: Findings, config: Config) -> str:
     if choice := automatic_choice(findings, config):
         lines.append(f"sync = \"auto\" chooses '{name_of(choice.way)}': {choice.reason}")
     lines.append(f"advice: {recommend(predicted, configured)}")
+    if way.local_steps != 1 and len(findings.hosts) > 1 and config.optimizer.kind != "muon":
+        lines.append(
+            'advice: with local steps, optimizer.kind = "muon" loses far less than '
+            f'"{config.optimizer.kind}": see "Slow links" in docs/distributed.md'
+        )
     return "\n".join(lines)
 
 

@@ -83,7 +83,7 @@ class AllReduce:
                 return buffer.bfloat16()
             case "fp16":
                 return (buffer * self.lift).half()
-            case "none" | "powersgd" | "int8" | "int4":
+            case "none" | "powersgd" | "int8" | "int4" | "int2":
                 return buffer  # The engine packs powersgd's own; few bits are for local steps.
             case _:
                 assert_never(self.compression)

@@ -1,4 +1,4 @@
-"""Vectors as they travel: in 32 or 16 bits, or in blocks of 8 or 4 bits that share a scale."""
+"""Vectors as they travel: in 32 or 16 bits, or in blocks of 8, 4 or 2 bits that share a scale."""
 
 import importlib.util
 from typing import Literal, assert_never
@@ -6,10 +6,10 @@ from typing import Literal, assert_never
 import torch
 from torch import Tensor
 
-WireFormat = Literal["none", "bf16", "fp16", "int8", "int4"]
+WireFormat = Literal["none", "bf16", "fp16", "int8", "int4", "int2"]
 
-ROUNDED: tuple[WireFormat, ...] = ("int8", "int4")  # What they lose is worth sending later.
-BLOCK = 512  # Elements that share one float32 scale: less than two hundredths of the bytes.
+ROUNDED: tuple[WireFormat, ...] = ("int8", "int4", "int2")  # What they lose is worth sending later.
+BLOCK = 512  # Elements that share one float32 scale: a few hundredths of the bytes.
 SCALE_BYTES = 4
 # float16 loses numbers under 6e-8; differences of weights are lifted well above that.
 FLOAT16_LIFT = 2.0**10
@@ -73,6 +73,8 @@ def bits_of(form: WireFormat) -> int:
             return 8
         case "int4":
             return 4
+        case "int2":
+            return 2
         case _:
             assert_never(form)
 
@@ -86,7 +88,7 @@ def pack(values: Tensor, form: WireFormat) -> Tensor:
             return values.bfloat16().view(torch.uint8)
         case "fp16":
             return (values * FLOAT16_LIFT).half().view(torch.uint8)
-        case "int8" | "int4":
+        case "int8" | "int4" | "int2":
             return _pack_levels(values, bits_of(form))
         case _:
             assert_never(form)
@@ -101,7 +103,7 @@ def unpack(packed: Tensor, form: WireFormat) -> Tensor:
             return packed.view(torch.bfloat16).float()
         case "fp16":
             return packed.view(torch.float16).float() / FLOAT16_LIFT
-        case "int8" | "int4":
+        case "int8" | "int4" | "int2":
             return _unpack_levels(packed, bits_of(form))
         case _:
             assert_never(form)
@@ -115,26 +117,39 @@ def split_packed(packed: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def _pack_levels(values: Tensor, bits: int) -> Tensor:
-    """Round to the nearest of 2^bits - 1 levels between the extremes of each block.
+    """Round to the nearest level of each block: all scales come first, then all levels.
 
-    All scales come first, then all levels.
+    With 8 and 4 bits the levels lie evenly between a block's extremes, zero among them. With 2 bits
+    they are a half and one and a half root mean squares on either side of zero, about the best for
+    a normal distribution; what is further out follows as kept-back error.
     """
-    largest = 2 ** (bits - 1) - 1
     blocks = values.view(*values.shape[:-1], -1, BLOCK)
-    scales = blocks.abs().amax(dim=-1) / largest
+    if bits == 2:
+        scales = blocks.square().mean(dim=-1).sqrt_()
+    else:
+        scales = blocks.abs().amax(dim=-1) / (2 ** (bits - 1) - 1)
     # A block of zeros has no scale. One that is not finite keeps it, for everyone to see.
     divisors = scales.where(scales != 0, 1.0).unsqueeze(-1)
-    levels = (blocks / divisors).round_().nan_to_num_(0.0).clamp_(-largest, largest)
-    levels = levels.add_(largest + 1).to(torch.uint8).flatten(-2)
-    if bits == 4:
-        levels = levels[..., 0::2] << 4 | levels[..., 1::2]
-    return torch.cat((scales.view(torch.uint8), levels), dim=-1)
+    lowest, middle, highest = level_range(bits)
+    levels = (blocks / divisors).nan_to_num_(0.0).add_(middle).round_().clamp_(lowest, highest)
+    levels = levels.to(torch.uint8).flatten(-2)
+    in_a_byte = 8 // bits
+    packed = levels[..., 0::in_a_byte]
+    for place in range(1, in_a_byte):
+        packed = packed << bits | levels[..., place::in_a_byte]
+    return torch.cat((scales.view(torch.uint8), packed), dim=-1)
 
 
 def _unpack_levels(packed: Tensor, bits: int) -> Tensor:
-    largest = 2 ** (bits - 1) - 1
     scales, levels = split_packed(packed, bits)
-    if bits == 4:
-        levels = torch.stack((levels >> 4, levels & 15), dim=-1).flatten(-2)
-    values = levels.reshape(*scales.shape, BLOCK).float().sub_(largest + 1)
+    if bits < 8:
+        shifts = range(8 - bits, -1, -bits)
+        levels = torch.stack([levels >> shift & 2**bits - 1 for shift in shifts], -1).flatten(-2)
+    _, middle, _ = level_range(bits)
+    values = levels.reshape(*scales.shape, BLOCK).float().sub_(middle)
     return values.mul_(scales.unsqueeze(-1)).flatten(-2)
+
+
+def level_range(bits: int) -> tuple[int, float, int]:
+    """The lowest level, where zero is, and the highest."""
+    return (0, 1.5, 3) if bits == 2 else (1, 2.0 ** (bits - 1), 2**bits - 1)

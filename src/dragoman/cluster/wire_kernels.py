@@ -5,7 +5,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dragoman.cluster.wire_format import BLOCK, SCALE_BYTES, padded_size, split_packed
+from dragoman.cluster.wire_format import (
+    BLOCK,
+    SCALE_BYTES,
+    level_range,
+    padded_size,
+    split_packed,
+)
 
 STEP_BLOCK = 1024
 # Sizes are left open where kernels are compiled, so that fragments of any size share them.
@@ -28,6 +34,7 @@ def pack_levels(
         len(vector),
         packed.stride(0),
         IS_ERROR_KEPT=error is not None,
+        MIDDLE=level_range(bits)[1],
         BITS=bits,
         BLOCK=BLOCK,
         num_warps=4,
@@ -48,6 +55,7 @@ def add_up_levels(received: Tensor, bits: int) -> tuple[Tensor, Tensor]:
         left_over,
         received.stride(0),
         COUNT=len(received),
+        MIDDLE=level_range(bits)[1],
         BITS=bits,
         BLOCK=BLOCK,
         num_warps=4,
@@ -66,6 +74,7 @@ def unpack_levels(packed: Tensor, bits: int, divisor: int, into: Tensor) -> None
         len(into),
         packed.stride(0),
         float(divisor),
+        MIDDLE=level_range(bits)[1],
         BITS=bits,
         BLOCK=BLOCK,
         num_warps=4,
@@ -103,37 +112,51 @@ def _room(like: Tensor, parts: int, blocks: int, bits: int) -> Tensor:
 
 
 @triton.jit
-def _store_levels(values, scale_ptr, level_ptr, BITS: tl.constexpr, BLOCK: tl.constexpr):
+def _store_levels(
+    values, scale_ptr, level_ptr, MIDDLE: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr
+):
     """Round a block, store its scale and levels, and give what it was rounded to."""
-    LARGEST: tl.constexpr = 2 ** (BITS - 1) - 1
+    HIGHEST: tl.constexpr = 2**BITS - 1
+    LOWEST: tl.constexpr = 0 if BITS == 2 else 1
     # What is not finite makes the scale so, for everyone to see: its zeroth part is not zero.
-    scale = tl.div_rn(tl.max(tl.abs(values), axis=0), LARGEST * 1.0)
+    if BITS == 2:
+        scale = tl.sqrt_rn(tl.div_rn(tl.sum(values * values, axis=0), BLOCK * 1.0))
+    else:
+        scale = tl.div_rn(tl.max(tl.abs(values), axis=0), 2 ** (BITS - 1) - 1.0)
     scale += tl.sum(values * 0.0, axis=0)
     tl.store(scale_ptr, scale)
     divisor = tl.where(scale != 0.0, scale, 1.0)
+    levels = tl.div_rn(values, tl.zeros_like(values) + divisor)
+    levels = tl.where(levels == levels, levels, 0.0) + MIDDLE
     # So large a number leaves no bits for fractions: they are rounded, halves to even.
-    levels = tl.div_rn(values, tl.zeros_like(values) + divisor) + 12_582_912.0 - 12_582_912.0
-    levels = tl.where(levels == levels, levels, 0.0)
-    levels = tl.minimum(tl.maximum(levels, -LARGEST), LARGEST)
-    stored = (levels + (LARGEST + 1)).to(tl.int32)
-    if BITS == 4:
+    levels = levels + 12_582_912.0 - 12_582_912.0
+    levels = tl.minimum(tl.maximum(levels, LOWEST), HIGHEST)
+    stored = levels.to(tl.int32)
+    if BITS == 2:
+        even, odd = tl.split(tl.reshape(stored, (BLOCK // 4, 2, 2)))
+        first, third = tl.split(even)
+        second, fourth = tl.split(odd)
+        stored = first * 64 + second * 16 + third * 4 + fourth
+    elif BITS == 4:
         high, low = tl.split(tl.reshape(stored, (BLOCK // 2, 2)))
-        tl.store(level_ptr + tl.arange(0, BLOCK // 2), (high * 16 + low).to(tl.uint8))
-    else:
-        tl.store(level_ptr + tl.arange(0, BLOCK), stored.to(tl.uint8))
-    return levels * scale
+        stored = high * 16 + low
+    tl.store(level_ptr + tl.arange(0, BLOCK * BITS // 8), stored.to(tl.uint8))
+    return (levels - MIDDLE) * scale
 
 
 @triton.jit
-def _load_levels(scale_ptr, level_ptr, BITS: tl.constexpr, BLOCK: tl.constexpr):
+def _load_levels(
+    scale_ptr, level_ptr, MIDDLE: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr
+):
     """Give the values of a packed block."""
-    LARGEST: tl.constexpr = 2 ** (BITS - 1) - 1
-    if BITS == 4:
-        both = tl.load(level_ptr + tl.arange(0, BLOCK // 2)).to(tl.int32)
-        levels = tl.reshape(tl.join(both >> 4, both & 15), (BLOCK,))
-    else:
-        levels = tl.load(level_ptr + tl.arange(0, BLOCK)).to(tl.int32)
-    return (levels - (LARGEST + 1)).to(tl.float32) * tl.load(scale_ptr)
+    levels = tl.load(level_ptr + tl.arange(0, BLOCK * BITS // 8)).to(tl.int32)
+    if BITS == 2:
+        even = tl.join(levels >> 6, levels >> 2 & 3)
+        odd = tl.join(levels >> 4 & 3, levels & 3)
+        levels = tl.reshape(tl.join(even, odd), (BLOCK,))
+    elif BITS == 4:
+        levels = tl.reshape(tl.join(levels >> 4, levels & 15), (BLOCK,))
+    return (levels.to(tl.float32) - MIDDLE) * tl.load(scale_ptr)
 
 
 @triton.jit(do_not_specialize=["count", "part_bytes"])
@@ -146,6 +169,7 @@ def _pack(
     count,
     part_bytes,
     IS_ERROR_KEPT: tl.constexpr,
+    MIDDLE: tl.constexpr,
     BITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -157,7 +181,7 @@ def _pack(
         values += tl.load(error_ptr + index, mask=inside, other=0.0)
     scale_ptr += part * (part_bytes // 4) + block
     level_ptr += part * part_bytes + block * (BLOCK * BITS // 8)
-    rounded = _store_levels(values, scale_ptr, level_ptr, BITS, BLOCK)
+    rounded = _store_levels(values, scale_ptr, level_ptr, MIDDLE, BITS, BLOCK)
     if IS_ERROR_KEPT:
         tl.store(left_over_ptr + index, values - rounded, mask=inside)
 
@@ -171,6 +195,7 @@ def _add_up(
     left_over_ptr,
     part_bytes,
     COUNT: tl.constexpr,
+    MIDDLE: tl.constexpr,
     BITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -178,10 +203,10 @@ def _add_up(
     start = block * (BLOCK * BITS // 8)
     total = tl.zeros([BLOCK], tl.float32)
     for _ in range(COUNT):
-        total += _load_levels(scale_ptr + block, level_ptr + start, BITS, BLOCK)
+        total += _load_levels(scale_ptr + block, level_ptr + start, MIDDLE, BITS, BLOCK)
         scale_ptr += part_bytes // 4
         level_ptr += part_bytes
-    rounded = _store_levels(total, sum_scale_ptr + block, sum_level_ptr + start, BITS, BLOCK)
+    rounded = _store_levels(total, sum_scale_ptr + block, sum_level_ptr + start, MIDDLE, BITS, BLOCK)
     index = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(left_over_ptr + index, total - rounded)
 
@@ -194,6 +219,7 @@ def _unpack(
     count,
     part_bytes,
     divisor,
+    MIDDLE: tl.constexpr,
     BITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -201,7 +227,7 @@ def _unpack(
     index = (part * tl.num_programs(0) + block) * BLOCK + tl.arange(0, BLOCK)
     scale_ptr += part * (part_bytes // 4) + block
     level_ptr += part * part_bytes + block * (BLOCK * BITS // 8)
-    values = _load_levels(scale_ptr, level_ptr, BITS, BLOCK) / divisor
+    values = _load_levels(scale_ptr, level_ptr, MIDDLE, BITS, BLOCK) / divisor
     tl.store(into_ptr + index, values, mask=index < count)
 
 

@@ -53,6 +53,8 @@ def _packing_seconds(compression: Compression) -> float:
             return 8e-9
         case "int4":
             return 15e-9
+        case "int2":
+            return 20e-9
         case _:
             assert_never(compression)
 
@@ -70,6 +72,8 @@ def compressed_share(compression: Compression) -> float:
             return 0.25 * (1 + SCALES_PER_BYTE)
         case "int4":
             return 0.125 * (1 + 2 * SCALES_PER_BYTE)
+        case "int2":
+            return 0.0625 * (1 + 4 * SCALES_PER_BYTE)
         case _:
             assert_never(compression)
 

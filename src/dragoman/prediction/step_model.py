@@ -210,7 +210,7 @@ def _check(run: MeasuredRun) -> None:
     if run.local_fragments > run.local_steps:
         raise UserError(f"{run.local_fragments} fragments need at least as many local steps")
     if run.local_steps > 1 and run.compression == "powersgd":
-        raise UserError("powersgd only works on gradients: use int8 or int4 with local steps")
+        raise UserError("powersgd only works on gradients: use int8, int4 or int2 with local steps")
     if run.local_steps == 1 and run.compression in FEW_BITS:
         raise UserError(f"{run.compression} needs local steps: gradients need 16 bits or more")
 

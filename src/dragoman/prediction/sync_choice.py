@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.config import FEW_BITS, Compression, DistributedSettings
+from dragoman.config import Compression, DistributedSettings
 from dragoman.prediction.step_model import MeasuredRun, Prediction, Scenario, predict
 from dragoman.thresholds import CHEAP_GRADIENTS, SAME_SPEED, SMALL_NETWORK_SHARE
 from dragoman.wording import in_bits_per_second, in_percent, in_time
@@ -16,11 +16,14 @@ GRADIENTS = (
 )
 # Short rounds keep workers together; a few bits more are worth less than that.
 ROUNDS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# From the most to the fewest; 2 bits have yet to show what they cost at full size.
+BITS: tuple[Compression, ...] = ("int8", "int4")
 # Of the time that a link may be busy: steps and links are not always as fast as when measured.
 BUSY = 0.85
 # Rounds shorter than this only where their outer steps take little of the computing.
 USUAL_ROUND, SMALL_OUTER_SHARE = 16, 0.02
-FRAGMENTS, FRAGMENTS_OF_LONG_ROUNDS, LONG_ROUND = 4, 8, 48
+# Small fragments are home sooner, and what is mixed in is less stale.
+FRAGMENTS, FRAGMENTS_OF_LONG_ROUNDS, LONG_ROUND = 4, 16, 48
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,14 @@ def choose_sync(run: MeasuredRun) -> SyncChoice:
 def choose_local_steps(run: MeasuredRun) -> Scenario:
     """The shortest rounds, and in these the most bits, that leave the link some rest."""
     for steps in ROUNDS:
-        for compression in FEW_BITS:
+        for compression in BITS:
             way = _local_steps(run, steps, compression)
             own = way.apply_to(run)
             computing = steps * own.seconds_alone
             is_cheap = own.outer_seconds <= SMALL_OUTER_SHARE * computing
             if own.exchange_seconds <= BUSY * computing and (is_cheap or steps >= USUAL_ROUND):
                 return way
-    return _local_steps(run, ROUNDS[-1], FEW_BITS[-1])
+    return _local_steps(run, ROUNDS[-1], BITS[-1])
 
 
 def _local_steps(run: MeasuredRun, steps: int, compression: Compression) -> Scenario:
