@@ -206,7 +206,9 @@ def _add_up(
         total += _load_levels(scale_ptr + block, level_ptr + start, MIDDLE, BITS, BLOCK)
         scale_ptr += part_bytes // 4
         level_ptr += part_bytes
-    rounded = _store_levels(total, sum_scale_ptr + block, sum_level_ptr + start, MIDDLE, BITS, BLOCK)
+    rounded = _store_levels(
+        total, sum_scale_ptr + block, sum_level_ptr + start, MIDDLE, BITS, BLOCK
+    )
     index = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(left_over_ptr + index, total - rounded)
 
