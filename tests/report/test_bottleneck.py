@@ -65,7 +65,7 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     evidence = _load(run)
     findings = analyse(evidence)
     assert findings.times is not None
-    # All steps but three of each life: 117 of one second and 37 of half a second.
+    # All steps but three of each attempt: 117 of one second and 37 of half a second.
     assert findings.times.mean == pytest.approx((117 + 37 / 2) / 154)
     assert findings.latest_times is not None
     assert findings.latest_times.mean == pytest.approx(0.5)
@@ -80,7 +80,7 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     assert any("40 of 160 steps with the latest workers" in line for line in evidence.missing)
 
 
-def test_lives_with_the_same_workers_count_together(tmp_path: Path) -> None:
+def test_attempts_with_the_same_workers_count_together(tmp_path: Path) -> None:
     run = grown_run(tmp_path)
     run.hosts = ("alpha", "beta")
     run.begin("restart", 160, reason="two workers died")

@@ -10,8 +10,9 @@ from dragoman.documents import parse
 from dragoman.errors import UserError
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import highest_steps
-from dragoman.training.opening import Progress, note_machines
+from dragoman.training.opening import note_machines
 from dragoman.training.parts import check_corpus_settings
+from dragoman.training.progress import Progress
 from support import SMALL, refusal
 
 

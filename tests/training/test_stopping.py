@@ -6,14 +6,16 @@ import pytest
 from dragoman.config import ScheduleSettings, TrainingSettings
 from dragoman.prediction.outlook import look_ahead
 from dragoman.prediction.run_schedule import RunSchedule
-from dragoman.training.stopping import Best, ScoreCurve, Stop, Stopwatch, reason_to_stop
+from dragoman.training.progress import Best, Progress, ScoreCurve
+from dragoman.training.stopping import Stop, Stopwatch, reason_to_stop
 
 
 def stop(settings: TrainingSettings, best: Best | None = None, seconds: float = 0.0) -> Stop:
-    return reason_to_stop(settings, step=10, epoch=0.5, seconds=seconds, best=best or Best())
+    progress = Progress(step=10, epoch=0.5, best=best or Best())
+    return reason_to_stop(settings, progress, seconds)
 
 
-def test_hours_are_those_of_all_lives() -> None:
+def test_hours_are_those_of_all_attempts() -> None:
     settings = TrainingSettings(hours=2.0)
     assert stop(settings, seconds=Stopwatch(2 * 3600 - 60).seconds()) is Stop.NO
     assert stop(settings, seconds=Stopwatch(2 * 3600).seconds()) is Stop.HOURS
@@ -44,7 +46,7 @@ def test_a_gain_is_unlikely_by_the_function_of_the_report() -> None:
     stops = []
     for step in range(10, 121, 10):
         curve.add(step, 2 + 5 * math.exp(-step / 8), 20 - 20 * math.exp(-step / 8), schedule)
-        stops.append(reason_to_stop(settings, step, 0.5, 0.0, Best(), curve.gain_probability))
+        stops.append(reason_to_stop(settings, Progress(step=step, scores=curve), 0.0))
     # Ten evaluations are the least; a loss that is no number is passed over.
     assert stops == [Stop.NO] * 9 + [Stop.GAIN_UNLIKELY] * 3
     curve.add(130, math.nan, 20.0, schedule)

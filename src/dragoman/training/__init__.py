@@ -1,1 +1,1 @@
-"""The training loop, the kinds of steps, and the life of a run from start to end."""
+"""The training loop, the kinds of steps, and how a run begins and ends."""

@@ -10,22 +10,19 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
-
-import torch
+from dataclasses import asdict, dataclass, replace
 
 from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.control_store import PART_OF_TIMEOUT, Attempt
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import SCHEDULE_TRAITS, Config
 from dragoman.config_file import dump_config, flatten, load_saved_config, sections, settings_of
-from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.documents import encode, parse
 from dragoman.errors import UserError
 from dragoman.files import exclusive, write_whole
 from dragoman.model.transformer import count_parameters, load_weights
-from dragoman.records import Beginning, MachineChange, MachineHardware, ParentRun
+from dragoman.records import MachineHardware, ParentRun
 from dragoman.runs.checkpoint import find_intact, has_intact, mend_index, read_index, read_state
 from dragoman.runs.checkpoint_index import OPTIMIZER, WEIGHTS
 from dragoman.runs.folder import RunFolder
@@ -38,8 +35,8 @@ from dragoman.runs.provenance import (
 from dragoman.runs.tensors import read_tensors
 from dragoman.training.parent import parent_everywhere, share_parent
 from dragoman.training.parts import Parts
+from dragoman.training.progress import Progress
 from dragoman.training.recorder import Recorder
-from dragoman.training.stopping import Best, ScoreCurve
 
 # What a run folder may hold before it has a config.
 OPENING = (
@@ -47,22 +44,6 @@ OPENING = (
     *(".lock", ".seen-*", ".source.model.*", ".target.model.*"),
     *(".provenance.json.*", ".config.toml.*"),
 )
-
-
-@dataclass
-class Progress:
-    """How far a run has come; saved with every checkpoint."""
-
-    step: int = 0
-    epoch: float = 0.0
-    position: Position = field(default_factory=Position)
-    best: Best = field(default_factory=Best)
-    scores: ScoreCurve = field(default_factory=ScoreCurve)
-    skipped_in_a_row: int = 0
-    seconds: float = 0.0
-    rows_per_device: int = 0
-    device: str = ""  # The kind on which so many rows fit.
-    owes_evaluation: bool = False  # At this step; a signal came before it.
 
 
 @dataclass(frozen=True)
@@ -122,45 +103,6 @@ def open_everywhere(
     for warning in warnings:
         recorder.say(warning)
     return Opened(recorder, progress, attempt, checkpoint, writers, clock_leads)
-
-
-def announce(opened: Opened, config: Config, parts: Parts, workers: Workers) -> None:
-    """Say what is about to run, on the screen and in the metrics."""
-    recorder, step, device = opened.recorder, opened.progress.step, workers.device
-    beginning = Beginning(
-        workers=workers.count,
-        hosts=tuple(workers.hosts),
-        device=device.type,
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        precision=config.training.precision,
-        rows_per_device=opened.progress.rows_per_device,
-        checkpoint=opened.checkpoint,
-    )
-    attempt = opened.attempt
-    if not opened.checkpoint and not recorder.has_history:
-        recorder.event("start", step, beginning)
-    elif attempt and attempt.number:
-        reason, lost, joined = attempt.reason, tuple(attempt.lost), tuple(attempt.joined)
-        again = replace(beginning, reason=reason, lost=lost, joined=joined)
-        recorder.event("restart", step, again)
-        for name in lost:
-            recorder.event("lost", step, MachineChange(name, reason, workers.count))
-        for name in joined:
-            recorder.event("joined", step, MachineChange(name, reason, workers.count))
-        recorder.say(f"restarted ({reason})")
-    else:
-        recorder.event("resume", step, replace(beginning, reason="the same command"))
-    if opened.checkpoint:
-        recorder.say(f"resuming from {opened.checkpoint}")
-    elif config.training.start_from:
-        recorder.say(f"starting from the weights of {config.training.start_from}")
-    hosts = list(dict.fromkeys(workers.hosts))
-    on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
-    recorder.say(
-        f"{count_parameters(parts.model):,} parameters, {len(parts.corpus.train):,} pairs, "
-        f"{workers.count} {device.type} worker{'s' * (workers.count > 1)}{on_hosts}, "
-        f"{config.batches.tokens_per_step:,} target slots per step"
-    )
 
 
 def load_everywhere(

@@ -1,31 +1,10 @@
 """What is logged about one step: the `train` line of metrics.jsonl."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from dragoman.corpus.rows import StepRows
 from dragoman.records import TrainStep, WorkerSeconds
 from dragoman.training.step import StepResult
-
-
-@dataclass(frozen=True)
-class QueuedStep:
-    """A step on its way, whose result nobody has asked for yet."""
-
-    step: int
-    batch: StepRows
-    rows_by_worker: tuple[int, ...]
-    learning_rate: float
-    seconds: float  # On the host's clock, waiting for the batch included.
-
-
-class WorkerStep(NamedTuple):
-    """What every worker tells the others about its step."""
-
-    loss: float
-    nll: float
-    seconds_compute: float
+from dragoman.training.step_exchange import QueuedStep, WorkerStep
 
 
 def train_line(

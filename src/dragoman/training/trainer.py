@@ -3,12 +3,12 @@
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
-from itertools import chain, islice
-from typing import NamedTuple
+from dataclasses import asdict, replace
+
+import numpy as np
 
 from dragoman.cluster.links import measure_links, neighbours
-from dragoman.cluster.processes import Gathering, Workers
+from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
 from dragoman.errors import SystemFault
@@ -19,40 +19,23 @@ from dragoman.records import NO_SCORES, End, Scores, TrainStep
 from dragoman.runs.before import read_before
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.folder import RunFolder
-from dragoman.schedule import learning_rate
+from dragoman.training.announcements import announce_beginning, describe_end
 from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep
-from dragoman.training.opening import Opened, announce
+from dragoman.training.opening import Opened
 from dragoman.training.parts import Parts, choose_rows_per_device
 from dragoman.training.row_shares import RowShares
-from dragoman.training.step import StepResult, mark_last
-from dragoman.training.step_line import QueuedStep, WorkerStep, end_times, train_line
+from dragoman.training.step import mark_last
+from dragoman.training.step_exchange import QueuedStep, Requests, Told, tell
+from dragoman.training.step_line import end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
-from dragoman.wording import in_percent
 
 SECONDS_PER_LINK = 0.2
-
-
-class Requests(NamedTuple):
-    """What a worker asks of all the others when they hear of each other's steps."""
-
-    stop: float
-    saves_asked: float
-    is_collection_due: float  # Worker 0's word counts for all.
-
-
-@dataclass(frozen=True)
-class Told:
-    """Steps that this worker has told the others of."""
-
-    finished: list[tuple[QueuedStep, StepResult]]
-    moment: float  # When the last of them was.
-    answers: Gathering
 
 
 class Trainer:
@@ -74,6 +57,8 @@ class Trainer:
         self.local = self.step if isinstance(self.step, LocalStep) else None
         self.opened, self.recorder, self.progress = opened, opened.recorder, opened.progress
         self.stopwatch = Stopwatch(self.progress.seconds)
+        d_model = shape_of(config.model).d_model
+        self.schedule = RunSchedule(config.schedule, d_model, config.training.steps)
         self.evaluator = Evaluator(
             config,
             parts.corpus,
@@ -127,7 +112,7 @@ class Trainer:
             progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
         self.supervision.note_step(progress.step)
-        announce(self.opened, config, self.parts, workers)
+        announce_beginning(self.opened, config, self.parts, workers)
         if workers.device.type == "cuda":
             chosen = choose_kernels(config, workers)
             self.recorder.say(f"{chosen.kind} kernels: {chosen.reason}")
@@ -230,9 +215,7 @@ class Trainer:
         told, self.told = [self.told] if self.told else [], None
         if finished:
             own = Requests(self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due)
-            steps = (WorkerStep(one.loss, one.nll, one.seconds_compute) for _, one in finished)
-            answers = self.workers.start_gather([*own, *chain(*steps)])
-            told.append(Told(finished, time.time(), answers))
+            told.append(tell(self.workers, own, finished))
             if self.local and not is_pause_due:
                 self.told = told.pop()
         agreed = [self._note_results(one) for one in told]
@@ -242,14 +225,14 @@ class Trainer:
     def _note_results(self, told: Told) -> tuple[Stop, int]:
         """Write finished steps down once everyone has told of them, and hear their requests."""
         start, seconds_hearing = time.perf_counter(), 0.0
-        answers = [iter(values) for values in told.answers.wait()]
+        requests, steps = told.hear()
         if self.workers.count > 1:
             now = time.perf_counter()
             seconds_hearing, self.mark = now - start, now
-        requests = [Requests(*islice(values, len(Requests._fields))) for values in answers]
         lines = []
-        for (queued, result), is_last in mark_last(told.finished):
-            everyone = [WorkerStep(*islice(values, len(WorkerStep._fields))) for values in answers]
+        for ((queued, result), is_last), everyone in zip(
+            mark_last(told.finished), steps, strict=True
+        ):
             self.shares.note(queued.rows_by_worker, [one.seconds_compute for one in everyone])
             lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
         ends = end_times([line.seconds for line in lines], told.moment + seconds_hearing)
@@ -297,7 +280,7 @@ class Trainer:
         first = evaluations[0].scores
         self.progress.best.update(first.loss, first.bleu)
         looks_ahead = self.config.training.stop_when_gain_unlikely is not None
-        schedule = self._schedule() if looks_ahead else None
+        schedule = self.schedule if looks_ahead else None
         self.progress.scores.add(self.progress.step, first.loss, first.bleu, schedule)
         return Scores(first.loss, first.nll, first.bleu)
 
@@ -332,13 +315,8 @@ class Trainer:
         by_host = zip(self.workers.hosts, failures, strict=True)
         return "; ".join(f"{host}: {failure}" for host, failure in by_host if failure)
 
-    def _schedule(self) -> RunSchedule:
-        d_model = shape_of(self.config.model).d_model
-        return RunSchedule(self.config.schedule, d_model, self.config.training.steps)
-
     def _learning_rate(self, step: int) -> float:
-        d_model = shape_of(self.config.model).d_model
-        return learning_rate(step, self.config.schedule, d_model, self.config.training.steps)
+        return float(self.schedule.at(np.array([float(step)]))[0])
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.config.training.precision, self.workers.device)
@@ -351,15 +329,7 @@ class Trainer:
 
     def _limit(self) -> Stop:
         """The limit of the settings that is reached, if any."""
-        seconds, progress = self.stopwatch.seconds(), self.progress
-        return reason_to_stop(
-            self.config.training,
-            progress.step,
-            progress.epoch,
-            seconds,
-            progress.best,
-            progress.scores.gain_probability,
-        )
+        return reason_to_stop(self.config.training, self.progress, self.stopwatch.seconds())
 
     def _agree(self, stop: Stop) -> Stop:
         return Stop(int(max(self.workers.gather_number(stop))))
@@ -370,21 +340,5 @@ class Trainer:
     def _conclude(self, stop: Stop) -> None:
         """All is on every disk: tell the launcher, then everybody."""
         self.supervision.conclude(self.workers, stop.name)
-        progress, training = self.progress, self.config.training
-        step = progress.step
-        if stop is Stop.SIGNAL:
-            asker = f" by {self.signals.requested}" if self.signals.requested else ""
-            self.recorder.say(
-                f"stopped at step {step:,}, as requested{asker}; the same command resumes the run"
-            )
-            return
-        reason = {
-            Stop.STEPS: f"training.steps = {training.steps} reached",
-            Stop.EPOCHS: f"training.epochs = {training.epochs} reached",
-            Stop.HOURS: f"training.hours = {training.hours} reached",
-            Stop.PATIENCE: f"{training.patience} evaluations without a better "
-            f"{training.patience_metric}",
-            Stop.GAIN_UNLIKELY: "50% more steps are only "
-            f"{in_percent(progress.scores.gain_probability or 0.0)} likely to bring a gain",
-        }[stop]
-        self.recorder.say(f"the run is complete at step {step:,}: {reason}")
+        signal, training = self.signals.requested, self.config.training
+        self.recorder.say(describe_end(stop, self.progress, training, signal))

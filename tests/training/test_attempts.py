@@ -1,4 +1,4 @@
-"""How the lives of a run begin and end: what is written, agreed and owed."""
+"""How the attempts of a run begin and end: what is written, agreed and owed."""
 
 import json
 import threading
