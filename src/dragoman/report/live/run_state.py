@@ -3,21 +3,20 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dragoman.documents import number_or_none, parse_leniently
-from dragoman.records import BEGINNINGS, MachineSample
+from dragoman.documents import number_or_none
+from dragoman.records import BEGINNINGS
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import plain
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.evidence.series import envelope
 from dragoman.report.findings.analysis import Findings, analyse
+from dragoman.report.live.machine_now import MachineNow
 from dragoman.report.live.tail import Tail
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.metrics import machine_scalars
 from dragoman.thresholds import SILENCE
 from dragoman.wording import in_bits_per_second, in_time
 
@@ -53,7 +52,7 @@ class RunState:
     def __init__(self, run: RunFolder, clock: Callable[[], float] = time.time) -> None:
         self._run, self._clock = run, clock
         self._metrics, self._samples = Tail(run.metrics), Tail(run.samples)
-        self._machines: dict[str, _MachineNow] = {}
+        self._machines: dict[str, MachineNow] = {}
         self._answers: list[dict[str, Any]] = []
         self._evidence: Evidence | None = None
         self._next_judgement = 0.0  # On the monotonic clock.
@@ -98,17 +97,15 @@ class RunState:
         if not self._run.has_evidence():
             return
         spent = time.process_time()
-        sizes = [_size(path) for path in (self._run.metrics, self._run.samples)]
+        # What is written while the evidence is being loaded is read afterwards.
+        tails = Tail.from_end(self._run.metrics), Tail.from_end(self._run.samples)
         evidence = load_evidence(self._run.path, self._clock())
         findings = analyse(evidence)
         self._answers = [_card(answer) for answer in answer_all(evidence, findings)]
         self._evidence, self._judged_at = evidence, self._clock()
         self._forget()
         self._take(evidence, findings)
-        self._metrics, self._samples = (
-            Tail(self._run.metrics, sizes[0]),
-            Tail(self._run.samples, sizes[1]),
-        )
+        self._metrics, self._samples = tails
         spent = time.process_time() - spent
         self._next_judgement = time.monotonic() + max(5.0, spent / LARGEST_SHARE)
 
@@ -175,7 +172,7 @@ class RunState:
         if self._run.monitor.is_dir():
             for path in sorted(self._run.monitor.glob("*.jsonl")):
                 if path.stem not in self._machines:
-                    self._machines[path.stem] = _MachineNow(path)
+                    self._machines[path.stem] = MachineNow(path)
                 self._machines[path.stem].read()
 
     def _note_step(self, step: int, at: float, line: Mapping[str, Any]) -> None:
@@ -307,41 +304,6 @@ class RunState:
         ]
 
 
-class _MachineNow:
-    """The last two samples of a machine, from which its rates are taken."""
-
-    def __init__(self, path: Path) -> None:
-        # What happened before is in the report; the page shows what happens now.
-        self._tail = Tail(path, max(0, _size(path) - (1 << 14)))
-        self._samples: deque[MachineSample] = deque(maxlen=2)
-
-    @property
-    def has_sample(self) -> bool:
-        """Whether anything is known of the machine."""
-        return bool(self._samples)
-
-    @property
-    def time(self) -> float:
-        """Of the last sample."""
-        return self._samples[-1].time if self._samples else 0.0
-
-    def read(self) -> None:
-        """Take in the samples that were added; of many, the last two say all."""
-        lines = (line for line in self._tail.lines() if "cpu_percent" in line)
-        for line in deque(lines, maxlen=2):
-            self._samples.append(parse_leniently(MachineSample, line))
-
-    def state(self, host: str, now: float) -> dict[str, Any]:
-        """What the machine does now, and since when nothing was heard of it."""
-        before = self._samples[0] if len(self._samples) == 2 else None
-        silent = now - self.time
-        return {
-            "host": host,
-            "scalars": machine_scalars(before, self._samples[-1]),
-            "silent": in_time(silent) if silent > 30 else None,
-        }
-
-
 def _card(answer: Any) -> dict[str, Any]:
     names = ("id", "question", "headline", "tone", "note", "answer", "next_step", "confidence")
     return {name: getattr(answer, name) for name in names}
@@ -357,7 +319,3 @@ def _ahead(steps: Any, path: Any, last: float) -> dict[str, Any]:
         "middle": middle.tolist(),
         "high": high.tolist(),
     }
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

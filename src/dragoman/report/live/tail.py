@@ -12,9 +12,16 @@ MOST_BYTES = 4 << 20  # Read at a time; a log that grew by more is behind for a 
 class Tail:
     """Follows a file of JSON lines that grows."""
 
-    def __init__(self, path: Path, at: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._at = at
+        self._at = 0
+
+    @classmethod
+    def from_end(cls, path: Path, back: int = 0) -> "Tail":
+        """Follow what is written from now on, and so many bytes before."""
+        tail = cls(path)
+        tail._at = max(0, tail._size() - back)
+        return tail
 
     @property
     def is_cut(self) -> bool:
