@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from dragoman import __version__
-from dragoman.config import COMPRESSIONS, Library, Precision, Quantization
+from dragoman.config import COMPRESSIONS, Library, Quantization
+from dragoman.model_arguments import add_decoding, add_trained, add_weights
 from dragoman.text_arguments import add_augment, add_engine, add_parts, add_sampling
+from dragoman.worker_arguments import add_workers, filled
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -82,19 +84,17 @@ def _add_corpus_verbs(verbs: "Verbs") -> None:
     )
 
     inspect = verbs.add_parser("inspect", help="find problems in a corpus")
-    _add_config(inspect)
-    inspect.add_argument("--processes", type=int, help="worker processes (default: all cores)")
-
     prepare = verbs.add_parser("prepare", help="raw text -> prepared corpus")
-    _add_config(prepare)
-    prepare.add_argument("--processes", type=int, help="worker processes (default: all cores)")
+    for verb in (inspect, prepare):
+        _add_config(verb)
+        verb.add_argument("--processes", type=int, help="worker processes (default: all cores)")
 
 
 def _add_training_verbs(verbs: "Verbs") -> None:
     """The verbs that make a run."""
     train = verbs.add_parser("train", help="train, or resume a run")
     _add_config(train)
-    _add_workers(train)
+    add_workers(train)
     train.add_argument(
         "--watch",
         action="store_true",
@@ -103,19 +103,19 @@ def _add_training_verbs(verbs: "Verbs") -> None:
     train.add_argument(
         "--run",
         "--name",
-        type=_name,
+        type=filled,
         help="name under runs/, or a path (default: the config's name)",
     )
 
     check = verbs.add_parser("check", help="measure machines and links before a long run")
     _add_config(check)
-    _add_workers(check)
+    add_workers(check)
 
 
 def _add_model_verbs(verbs: "Verbs") -> None:
     """The verbs that use what was trained."""
     evaluate = verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model")
-    _add_trained(evaluate)
+    add_trained(evaluate)
     evaluate.add_argument(
         "--set",
         action="append",
@@ -133,7 +133,7 @@ def _add_model_verbs(verbs: "Verbs") -> None:
     )
 
     translate = verbs.add_parser("translate", help="translate standard input, line by line")
-    _add_trained(translate)
+    add_trained(translate)
     translate.add_argument(
         "--n-best",
         type=int,
@@ -153,7 +153,7 @@ def _add_model_verbs(verbs: "Verbs") -> None:
     )
     add_sampling(translate)
     add_parts(translate, is_required=False)
-    _add_workers(translate)
+    add_workers(translate)
     add_engine(translate)
 
     augment = verbs.add_parser("augment", help="make synthetic training text with a model")
@@ -163,15 +163,15 @@ def _add_model_verbs(verbs: "Verbs") -> None:
         help="back-translate: text in the target language through a model of the other direction; "
         "distill: source text through a teacher",
     )
-    _add_trained(augment)
+    add_trained(augment)
     add_sampling(augment)
     add_parts(augment, is_required=True)
     add_augment(augment)
-    _add_workers(augment)
+    add_workers(augment)
     add_engine(augment)
 
     export = verbs.add_parser("export", help="convert a trained model for other programs")
-    _add_weights(export)
+    add_weights(export)
     export.add_argument("--to", choices=get_args(Library), required=True, help="the library")
     export.add_argument(
         "--quantization",
@@ -196,11 +196,11 @@ def _add_model_verbs(verbs: "Verbs") -> None:
 def _add_report_verbs(verbs: "Verbs") -> None:
     """The verbs that tell about runs."""
     report = verbs.add_parser("report", help="answer the questions people ask about a run")
-    report.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
+    report.add_argument("run", type=filled, metavar="RUN", help="name or folder of a run")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
 
     watch = verbs.add_parser("watch", help="the report as a live page, while the run is going")
-    watch.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
+    watch.add_argument("run", type=filled, metavar="RUN", help="name or folder of a run")
     watch.add_argument(
         "--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)"
     )
@@ -209,7 +209,7 @@ def _add_report_verbs(verbs: "Verbs") -> None:
     whatif = verbs.add_parser(
         "whatif", help="predict speed with other links, machines and sync settings"
     )
-    whatif.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
+    whatif.add_argument("run", type=filled, metavar="RUN", help="name or folder of a run")
     _add_scenario(whatif)
 
     compare = verbs.add_parser(
@@ -244,7 +244,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models",
         nargs="+",
-        type=_name,
+        type=filled,
         metavar="RUN",
         help="name or folder of a run, or folder of an export; one per direction",
     )
@@ -257,7 +257,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", metavar="CODE", help="source language (default: the run's)")
     parser.add_argument("--target", metavar="CODE", help="target language (default: the run's)")
     parser.add_argument("--checkpoint", help="for runs: best (the default), latest or a step")
-    _add_decoding(parser)
+    add_decoding(parser)
     parser.add_argument(
         "--max-characters",
         type=int,
@@ -300,57 +300,6 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="a.b=c", help="settings to override"
-    )
-
-
-def _add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes on this machine")
-    parser.add_argument(
-        "--hosts", type=_name, metavar="A:2,B:2", help="machines and their workers, over ssh"
-    )
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty")
-    return text
-
-
-def _add_weights(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=_name, metavar="RUN", help="name or folder of a run")
-    weights = parser.add_mutually_exclusive_group()
-    weights.add_argument("--checkpoint", help="best (the default), latest or a step")
-    weights.add_argument(
-        "--average",
-        type=int,
-        metavar="N",
-        help="average the latest N checkpoints, if the run keeps that many",
-    )
-    parser.add_argument(
-        "--blend",
-        type=float,
-        metavar="X",
-        help="interpolate between the weights the run started from (0) and its own (1)",
-    )
-
-
-def _add_trained(parser: argparse.ArgumentParser) -> None:
-    _add_weights(parser)
-    _add_decoding(parser)
-
-
-def _add_decoding(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--beam", type=int, help="override the run's setting")
-    parser.add_argument("--patience", type=int, help="override the run's setting")
-    parser.add_argument("--length-penalty", type=float, help="override the run's setting")
-    parser.add_argument(
-        "--tag", help="tag to put before each sentence, for a model trained with tags"
-    )
-    parser.add_argument("--batch-tokens", type=int, help="override the run's setting")
-    parser.add_argument(
-        "--precision",
-        choices=get_args(Precision),
-        help="arithmetic precision (default: the run's on a GPU, float32 on a CPU)",
     )
 
 

@@ -19,14 +19,15 @@ from dragoman.config_file import load_config
 from dragoman.console import open_closed_streams, printable, protect_console, say
 from dragoman.contradictions import refuse_idle_workers
 from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_lack_of_memory
+from dragoman.model_arguments import read_choice
 from dragoman.text_arguments import (
     read_augment,
-    read_choice,
     read_pairs,
     read_parts,
     read_sampling,
     refuse_ignored,
 )
+from dragoman.worker_arguments import read_hosts, refuse_processes
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Host
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from dragoman.inference.parts import PartsDone
     from dragoman.inference.text_parts import TextRequest
     from dragoman.training.stopping import Stop
-
-PROCESSES_PER_CORE = 4  # More than one is no faster; many more take all memory.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,7 +94,7 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
-    _refuse_processes(arguments.processes)
+    refuse_processes(arguments.processes)
 
     from dragoman.corpus.prepare import prepare
     from dragoman.corpus.summary import summarize
@@ -106,19 +105,9 @@ def _prepare(arguments: argparse.Namespace) -> None:
     inspect_prepared(config, arguments.processes, old)
 
 
-def _refuse_processes(processes: int | None) -> None:
-    most = PROCESSES_PER_CORE * len(os.sched_getaffinity(0))
-    if processes is not None and processes < 1:
-        raise UserError(f"--processes {processes}: must be at least 1")
-    if processes is not None and processes > most:
-        raise UserError(
-            f"--processes {processes}: must be at most {most}, {PROCESSES_PER_CORE} for each core"
-        )
-
-
 def _inspect(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
-    _refuse_processes(arguments.processes)
+    refuse_processes(arguments.processes)
 
     from dragoman.inspection.command import inspect_corpus
 
@@ -187,22 +176,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _hosts(arguments: argparse.Namespace, config: Config) -> "list[Host]":
     """The machines asked for; none if this process does the work itself."""
-    hosts = _asked_hosts(arguments)
+    hosts = read_hosts(arguments)
     refuse_idle_workers(config.batches, sum(host.workers for host in hosts))
     return hosts
-
-
-def _asked_hosts(arguments: argparse.Namespace) -> "list[Host]":
-    if arguments.workers is not None and arguments.workers < 1:
-        raise UserError(f"--workers {arguments.workers}: must be at least 1")
-    if arguments.workers is not None and arguments.hosts:
-        raise UserError("--workers runs on this machine, --hosts on others: give only one of them")
-
-    from dragoman.cluster.hosts import Host, parse_hosts
-
-    if arguments.hosts:
-        return parse_hosts(arguments.hosts)
-    return [Host("", arguments.workers)] if (arguments.workers or 1) > 1 else []
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -248,7 +224,7 @@ def _make_parts(arguments: argparse.Namespace, text: "TextRequest") -> "PartsDon
     from dragoman.inference.text_parts import translate_file, translate_file_on
 
     # Workers are given the same command, and must not launch others.
-    hosts = [] if is_launched() else _asked_hosts(arguments)
+    hosts = [] if is_launched() else read_hosts(arguments)
     return translate_file_on(hosts, arguments.words) if hosts else translate_file(text)
 
 
@@ -257,7 +233,7 @@ def _augment(arguments: argparse.Namespace) -> None:
     if is_launched():
         _make_parts(arguments, text)
         return
-    _refuse_processes(arguments.processes)
+    refuse_processes(arguments.processes)
     pairs = read_pairs(arguments, text)
 
     from dragoman.inference.augment import told, write_pairs

@@ -4,16 +4,16 @@ import argparse
 import math
 import os
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.config import SET_NAME, TAG, ParallelText
 from dragoman.errors import UserError
+from dragoman.model_arguments import read_choice
 
 if TYPE_CHECKING:
     from dragoman.inference.augment import AugmentRequest
-    from dragoman.inference.decoder import TrainedChoice
     from dragoman.inference.parts import PartsRequest
     from dragoman.inference.sampling import Sampling
     from dragoman.inference.text_parts import TextRequest
@@ -104,15 +104,6 @@ def add_augment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the text in the config (default: the way)")
     parser.add_argument("--weight", type=float, default=1.0, help="in the config (default: 1)")
     parser.add_argument("--processes", type=int, help="that filter (default: all cores)")
-
-
-def read_choice(arguments: argparse.Namespace) -> "TrainedChoice":
-    """Which weights, and how to decode."""
-    from dragoman.inference.decoder import TrainedChoice
-
-    names = [field.name for field in fields(TrainedChoice)]
-    given = {name: getattr(arguments, name) for name in names}
-    return TrainedChoice(**{name: value for name, value in given.items() if value is not None})
 
 
 def refuse_ignored(arguments: argparse.Namespace) -> None:
