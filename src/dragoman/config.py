@@ -1,4 +1,8 @@
-"""Every setting on one page: one frozen dataclass per TOML table."""
+"""Every setting on one page: one frozen dataclass per TOML table.
+
+Longer than other files, because it is a reference without logic: whoever looks for a setting finds
+its name, its default, its limits and its help here, and nowhere else.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,8 @@
 """What a run leaves on disk, one dataclass for each kind of line and file.
 
 Writers, readers and docs/run-folder.md all follow these definitions; nothing else spells the keys.
-A number that is not finite is written as null, for JSON has no other.
+A number that is not finite is written as null, for JSON has no other. Longer than other files, as
+config.py is: one page for all formats of a run folder, without logic.
 """
 
 from collections.abc import Mapping
