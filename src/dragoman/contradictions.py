@@ -24,6 +24,8 @@ from dragoman.config import (
 from dragoman.documents import LINE
 from dragoman.errors import UserError
 
+_MAY_CONTAIN = "may only contain letters, digits, '-', '_' and '.', and not begin with '.'"
+
 
 def contradictions(config: Config, given: Collection[str]) -> list[str]:
     """Problems that no single setting shows; `given` names the settings not left to default."""
@@ -43,38 +45,29 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
     ]
 
 
-def _corpus_contradictions(corpus: CorpusSettings) -> list[str]:
-    problems = []
+def _corpus_contradictions(corpus: CorpusSettings) -> Iterator[str]:
     if not corpus.folder:
-        problems.append(
-            'corpus.folder is missing: name a folder, for example folder = "prepared/mine"'
-        )
+        yield 'corpus.folder is missing: name a folder, for example folder = "prepared/mine"'
     if not corpus.train:
-        problems.append(
+        yield (
             "corpus.train is missing: name at least one text, for example train = "
             '[{ source = "train.en", target = "train.de" }]'
         )
     texts = [(f"corpus.train[{index}]", text) for index, text in enumerate(corpus.train)]
     for kind, named in (("validation", corpus.validation), ("test", corpus.test)):
         texts += [(f"corpus.{kind}.{name}", text) for name, text in named.items()]
-        problems += [
-            f"corpus.{kind}.{name}: a name may only contain letters, digits, '-', '_' and '.', "
-            "and not begin with '.'"
-            for name in named
-            if not re.fullmatch(SET_NAME, name)
-        ]
-    problems += [
-        f"corpus.{side}_language: must not contain control characters"
-        for side in ("source", "target")
-        if not re.fullmatch(LINE, getattr(corpus, f"{side}_language"))
-    ]
+        for name in named:
+            if not re.fullmatch(SET_NAME, name):
+                yield f"corpus.{kind}.{name}: a name {_MAY_CONTAIN}"
+    for side in ("source", "target"):
+        if not re.fullmatch(LINE, getattr(corpus, f"{side}_language")):
+            yield f"corpus.{side}_language: must not contain control characters"
     for name, text in texts:
         if bool(text.source) != bool(text.target):
             missing = "target" if text.source else "source"
-            problems.append(f"{name}.{missing} is missing: a parallel text has two sides")
+            yield f"{name}.{missing} is missing: a parallel text has two sides"
         elif bool(text.source) == bool(text.tsv):
-            problems.append(f"{name} needs either source and target, or tsv")
-    return problems
+            yield f"{name} needs either source and target, or tsv"
 
 
 def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings]) -> Iterator[str]:
@@ -91,10 +84,7 @@ def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings])
             yield f"the tag {tag!r} must be in angle brackets without spaces, for example <2de>"
     for place, name in enumerate(names):
         if not re.fullmatch(SET_NAME, name):
-            yield (
-                f"corpus.train[{place}].name = {name!r} may only contain letters, digits, '-', "
-                "'_' and '.', and not begin with '.'"
-            )
+            yield f"corpus.train[{place}].name = {name!r} {_MAY_CONTAIN}"
         if name in names[:place]:
             yield f"corpus.train[{place}].name: two texts are named {name}; rename one"
     weights = {name: text.weight for name, text in zip(names, corpus.train, strict=True)}
@@ -116,190 +106,164 @@ def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings])
             yield f"stages[{place}].weights: every weight is 0; give at least one text a weight"
 
 
-def _vocabulary_contradictions(vocabulary: VocabularySettings, given: Collection[str]) -> list[str]:
-    problems = []
+def _vocabulary_contradictions(
+    vocabulary: VocabularySettings, given: Collection[str]
+) -> Iterator[str]:
     per_side = [name for name in ("source_model", "target_model") if getattr(vocabulary, name)]
     if vocabulary.joint and per_side:
-        problems.append(
+        yield (
             f"vocabulary.{per_side[0]} needs joint = false; use vocabulary.model for a joint "
             "vocabulary"
         )
     if not vocabulary.joint and vocabulary.model:
-        problems.append(
-            "vocabulary.model is for joint = true; give source_model and target_model instead"
-        )
+        yield "vocabulary.model is for joint = true; give source_model and target_model instead"
     if len(per_side) == 1:
-        problems.append(f"vocabulary.{per_side[0]} needs the model of the other side too")
+        yield f"vocabulary.{per_side[0]} needs the model of the other side too"
     if vocabulary.from_run and (vocabulary.model or per_side):
-        problems.append("vocabulary.from_run and vocabulary models exclude each other; remove one")
+        yield "vocabulary.from_run and vocabulary models exclude each other; remove one"
     if vocabulary.model or per_side or vocabulary.from_run:
-        problems += [
-            f"vocabulary.{name} has no effect on an existing vocabulary; remove it"
-            for name in ("kind", "size", "sample_pairs", "character_coverage")
-            if f"vocabulary.{name}" in given
-        ]
-    return problems
+        for name in ("kind", "size", "sample_pairs", "character_coverage"):
+            if f"vocabulary.{name}" in given:
+                yield f"vocabulary.{name} has no effect on an existing vocabulary; remove it"
 
 
-def model_contradictions(model: ModelSettings) -> list[str]:
+def model_contradictions(model: ModelSettings) -> Iterator[str]:
     """Problems of the sizes of a model."""
     shape = shape_of(model)
-    if shape.d_model % (2 * shape.heads) == 0:
-        return []
-    return [f"model.d_model = {shape.d_model} must be a multiple of 2 x heads = {2 * shape.heads}"]
+    if shape.d_model % (2 * shape.heads):
+        yield f"model.d_model = {shape.d_model} must be a multiple of 2 x heads = {2 * shape.heads}"
 
 
-def _batch_contradictions(config: Config) -> list[str]:
-    problems = []
+def _batch_contradictions(config: Config) -> Iterator[str]:
     batches, cleaning = config.batches, config.cleaning
     if batches.tokens_per_step % batches.row_tokens:
         fitting = max(1, batches.tokens_per_step // batches.row_tokens) * batches.row_tokens
-        problems.append(
+        yield (
             f"batches.tokens_per_step = {batches.tokens_per_step} is not a multiple of "
             f"batches.row_tokens = {batches.row_tokens}; {fitting} is"
         )
     if batches.row_tokens < cleaning.max_tokens:
-        problems.append(
+        yield (
             f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of cleaning.max_tokens "
             f"= {cleaning.max_tokens}; raise the first or lower the second"
         )
-    return problems
 
 
-def _start_contradictions(config: Config) -> list[str]:
-    training, problems = config.training, []
+def _start_contradictions(config: Config) -> Iterator[str]:
+    training = config.training
     if training.start_from_average > 1 and not training.start_from:
-        problems.append("training.start_from_average has no effect without training.start_from")
+        yield "training.start_from_average has no effect without training.start_from"
     if training.freeze_embeddings and not training.start_from:
-        problems.append(
-            "training.freeze_embeddings would freeze random embeddings; set training.start_from"
-        )
+        yield "training.freeze_embeddings would freeze random embeddings; set training.start_from"
     if training.freeze_embeddings and config.optimizer.weight_decay:
-        problems.append(
+        yield (
             "training.freeze_embeddings keeps embeddings unchanged, optimizer.weight_decay "
             "shrinks them; remove one"
         )
-    return problems
 
 
-def _optimizer_contradictions(optimizer: OptimizerSettings, given: Collection[str]) -> list[str]:
-    if optimizer.kind == "muon":
-        return []
-    return [
-        f'optimizer.{name} needs kind = "muon", but kind is "{optimizer.kind}"'
-        for name in ("momentum", "matrix_rate")
-        if f"optimizer.{name}" in given
-    ]
+def _optimizer_contradictions(
+    optimizer: OptimizerSettings, given: Collection[str]
+) -> Iterator[str]:
+    for name in ("momentum", "matrix_rate"):
+        if optimizer.kind != "muon" and f"optimizer.{name}" in given:
+            yield f'optimizer.{name} needs kind = "muon", but kind is "{optimizer.kind}"'
 
 
-def _schedule_contradictions(config: Config, given: Collection[str]) -> list[str]:
+def _schedule_contradictions(config: Config, given: Collection[str]) -> Iterator[str]:
     schedule, steps = config.schedule, config.training.steps
     traits = SCHEDULE_TRAITS[schedule.kind]
     others = {item.name for item in fields(schedule)} - {"kind", *traits.reads}
-    problems = [
-        f"schedule.{name} has no effect on the {schedule.kind} schedule; remove it"
-        for name in sorted(others)
-        if f"schedule.{name}" in given
-    ]
+    for name in sorted(others):
+        if f"schedule.{name}" in given:
+            yield f"schedule.{name} has no effect on the {schedule.kind} schedule; remove it"
     if traits.ends_with_run and steps is None:
-        problems.append(f"the {schedule.kind} schedule needs training.steps to know its end")
+        yield f"the {schedule.kind} schedule needs training.steps to know its end"
     elif traits.ends_with_run and (steps or 0) <= schedule.warmup_steps + schedule.decay_steps:
-        problems.append(
+        yield (
             f"training.steps = {steps} leaves no room after schedule.warmup_steps = "
             f"{schedule.warmup_steps} and decay_steps = {schedule.decay_steps}"
         )
     if "decay_steps" in traits.reads and not schedule.decay_steps:
-        problems.append(
-            "schedule.decay_steps is missing: over how many steps should the learning rate fall?"
-        )
-    return problems
+        yield "schedule.decay_steps is missing: over how many steps should the learning rate fall?"
 
 
-def _evaluation_contradictions(config: Config, given: Collection[str]) -> list[str]:
-    problems = []
+def _evaluation_contradictions(config: Config, given: Collection[str]) -> Iterator[str]:
     if not config.corpus.validation:
-        problems += [
-            f"training.{name} needs a validation set: set corpus.validation"
-            for name in ("patience", "stop_when_gain_unlikely")
-            if getattr(config.training, name) is not None
-        ]
-        problems += [
-            f"{name} has no effect without a validation set; remove it or set corpus.validation"
-            for name in sorted(given)
+        for name in ("patience", "stop_when_gain_unlikely"):
+            if getattr(config.training, name) is not None:
+                yield f"training.{name} needs a validation set: set corpus.validation"
+        for name in sorted(given):
             # `dragoman evaluate` scores test sets with the same tokenizer.
-            if name.startswith("evaluation.") and name != "evaluation.bleu_tokenize"
-        ]
+            if name.startswith("evaluation.") and name != "evaluation.bleu_tokenize":
+                yield (
+                    f"{name} has no effect without a validation set; remove it or set "
+                    "corpus.validation"
+                )
     if "training.patience_metric" in given and not config.training.patience:
-        problems.append("training.patience_metric has no effect without training.patience")
-    return problems
+        yield "training.patience_metric has no effect without training.patience"
 
 
-def _notify_contradictions(notify: NotifySettings, given: Collection[str]) -> list[str]:
-    problems = []
+def _notify_contradictions(notify: NotifySettings, given: Collection[str]) -> Iterator[str]:
     if notify.webhook and not notify.webhook.startswith(("http://", "https://")):
-        problems.append(f"notify.webhook = {notify.webhook!r} must begin with http:// or https://")
+        yield f"notify.webhook = {notify.webhook!r} must begin with http:// or https://"
     if "notify.on" in given and not (notify.command or notify.webhook):
-        problems.append("notify.on has no effect without notify.command or notify.webhook")
-    return problems
+        yield "notify.on has no effect without notify.command or notify.webhook"
 
 
 def _distributed_contradictions(
     distributed: DistributedSettings, given: Collection[str]
-) -> list[str]:
-    problems = []
+) -> Iterator[str]:
     local = {"local_steps", "local_fragments", "local_delay"}
     rates = {"local_rate", "outer_learning_rate", "outer_momentum"}
     if distributed.sync == "auto":
-        chosen = local | {"compression"}
-        return [
-            f'distributed.{name} has no effect with sync = "auto", which chooses it; remove one'
-            for name in sorted(chosen)
-            if f"distributed.{name}" in given
-        ]
-    if distributed.sync == "gradients" and distributed.compression in FEW_BITS:
-        problems.append(
-            f'distributed.compression = "{distributed.compression}" needs sync = "local": so few '
-            "bits suffice for weight differences, not for gradients"
-        )
+        for name in sorted(local | {"compression"}):
+            if f"distributed.{name}" in given:
+                yield (
+                    f'distributed.{name} has no effect with sync = "auto", which chooses it; '
+                    "remove one"
+                )
+        return
     if distributed.sync == "gradients":
-        problems += [
-            f'distributed.{name} needs sync = "local", but sync is "gradients"'
-            for name in sorted(local | rates)
-            if f"distributed.{name}" in given
-        ]
+        if distributed.compression in FEW_BITS:
+            yield (
+                f'distributed.compression = "{distributed.compression}" needs sync = "local": so '
+                "few bits suffice for weight differences, not for gradients"
+            )
+        for name in sorted(local | rates):
+            if f"distributed.{name}" in given:
+                yield f'distributed.{name} needs sync = "local", but sync is "gradients"'
     elif distributed.local_fragments > distributed.local_steps:
-        problems.append(
+        yield (
             f"distributed.local_fragments = {distributed.local_fragments} is more than "
             f"local_steps = {distributed.local_steps}"
         )
     elif (distributed.local_delay or 0) > distributed.local_steps:
-        problems.append(
+        yield (
             f"distributed.local_delay = {distributed.local_delay} is more than local_steps = "
             f"{distributed.local_steps}: the next exchange would start before it arrives"
         )
-    return problems
 
 
-def _powersgd_contradictions(config: Config, given: Collection[str]) -> list[str]:
-    compression, problems = config.distributed.compression, []
+def _powersgd_contradictions(config: Config, given: Collection[str]) -> Iterator[str]:
+    compression = config.distributed.compression
     if compression != "powersgd":
         if "distributed.powersgd_rank" in given:
-            problems.append(
+            yield (
                 'distributed.powersgd_rank needs compression = "powersgd", but compression is '
                 f'"{compression}"'
             )
-        return problems
+        return
     if config.distributed.sync == "local":
-        problems.append(
+        yield (
             "distributed.compression = 'powersgd' only works on gradients; with sync = \"local\" "
             "choose none, bf16 or fp16"
         )
     if config.training.precision == "float16":
-        problems.append(
+        yield (
             "distributed.compression = 'powersgd' remembers gradients, whose scale "
             'training.precision = "float16" changes; choose bfloat16 or float32'
         )
-    return problems
 
 
 def refuse_idle_workers(batches: BatchSettings, workers: int) -> None:
