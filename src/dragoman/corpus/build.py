@@ -2,14 +2,15 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dragoman import __version__
-from dragoman.config import CleaningSettings, Config, VocabularySettings, corpus_names, is_mix
+from dragoman.config import Config, VocabularySettings, corpus_names, is_mix
 from dragoman.console import say
 from dragoman.corpus.clean import Cleaning, Dropped, filters_of
 from dragoman.corpus.inputs import Inputs, OldRun, set_sentences
@@ -35,9 +36,9 @@ from dragoman.corpus.passes import (
     encode_pass,
     sample_pass,
 )
-from dragoman.corpus.store import PairTokens, PairWriter, Shuffler, pack_lines
+from dragoman.corpus.store import PairWriter, Shuffler, encode_pairs
 from dragoman.corpus.subwords import Subwords, train_subwords
-from dragoman.corpus.text import TextFiles, normalize, read_pairs
+from dragoman.corpus.text import TextFiles, read_pairs
 from dragoman.errors import UserError
 from dragoman.files import describe_file, flush_to_disk, write_whole
 
@@ -75,14 +76,15 @@ def build(config: Config, inputs: Inputs, folder: Path, processes: int, fingerpr
         text, models, config.cleaning.max_tokens, dtype, parts, processes
     )
     train, corpora = _write_train(folder, text, dict(zip(names, parts, strict=True)))
+    writer = _SetWriter(folder, subwords, config.cleaning.normalize_punctuation, dtype)
     sets = {
         kind: {
-            name: _write_set(texts, folder, f"{kind}.{name}", subwords, config.cleaning, dtype)
+            name: writer.write(f"{kind}.{name}", _pairs_of(texts), texts[0].tag)
             for name, texts in named.items()
         }
         for kind, named in inputs.sets.items()
     }
-    old = _write_old_sets(inputs.old, folder, subwords, config.cleaning, dtype)
+    old = _write_old_sets(inputs.old, writer) if inputs.old else None
     files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
     prepared_bytes = [
         sum(files[f"train.{side}.{part}"].bytes for part in ("tokens", "offsets")) for side in SIDES
@@ -114,20 +116,45 @@ def build(config: Config, inputs: Inputs, folder: Path, processes: int, fingerpr
     return Built(manifest, _as_json(text.dropped))
 
 
-def _write_old_sets(
-    old: OldRun | None,
-    folder: Path,
-    subwords: Sequence[Subwords],
-    settings: CleaningSettings,
-    dtype: str,
-) -> OldSets | None:
+@dataclass(frozen=True)
+class _SetWriter:
+    """Writes evaluation sets: raw text for BLEU, tokens for the loss; nothing is filtered."""
+
+    folder: Path
+    subwords: Sequence[Subwords]  # One if joint, or two.
+    normalize_punctuation: bool
+    dtype: str
+
+    def write(
+        self, stem: str, chunks: Iterable[tuple[Sequence[str], Sequence[str]]], tag: str
+    ) -> SetCounts:
+        models = self.subwords[0], self.subwords[-1]
+        paths = [self.folder / f"{stem}.{side}.txt" for side in SIDES]
+        with ExitStack() as stack:
+            writer = stack.enter_context(PairWriter(self.folder, stem))
+            files = [
+                stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
+                for path in paths
+            ]
+            for sides in chunks:
+                for file, lines in zip(files, sides, strict=True):
+                    file.writelines(f"{line}\n" for line in lines)
+                writer.append(
+                    encode_pairs(models, sides, self.normalize_punctuation, tag, self.dtype)
+                )
+            for file in files:
+                flush_to_disk(file)
+        return SetCounts(writer.pairs, *writer.tokens)
+
+
+def _pairs_of(texts: Sequence[TextFiles]) -> Iterator[tuple[list[str], list[str]]]:
+    return (chunk for files in texts for chunk in read_pairs(files, LINES_PER_CHUNK))
+
+
+def _write_old_sets(old: OldRun, writer: _SetWriter) -> OldSets:
     """Keep the validation sets of an earlier run, to see what is forgotten."""
-    if old is None:
-        return None
     counts = {
-        name: _write_lines(
-            [(one.source, one.target)], folder, f"old.{name}", subwords, settings, dtype, one.tag
-        )
+        name: writer.write(f"old.{name}", [(one.source, one.target)], one.tag)
         for name, one in old.sets.items()
     }
     return OldSets(old.name, counts, {name: one.tag for name, one in old.sets.items()})
@@ -144,11 +171,9 @@ def _cleaning(config: Config, inputs: Inputs) -> Cleaning:
 
 def _as_json(dropped: Mapping[str, Sequence[Dropped]]) -> bytes:
     """Samples of what each filter took; line 0 where only the pair is known."""
+    names = ("file", "line", "source", "target")
     plain = {
-        name: [
-            {"file": one.file, "line": one.line, "source": one.source, "target": one.target}
-            for one in samples
-        ]
+        name: [{key: getattr(one, key) for key in names} for one in samples]
         for name, samples in dropped.items()
         if samples
     }
@@ -196,48 +221,6 @@ def _make_vocabulary(
         tags = inputs.tags if path == paths[0] else []
         write_whole(path, train_subwords(sample, settings, tags))
     return paths
-
-
-def _write_set(
-    texts: Sequence[TextFiles],
-    folder: Path,
-    stem: str,
-    subwords: Sequence[Subwords],
-    settings: CleaningSettings,
-    dtype: str,
-) -> SetCounts:
-    """Write an evaluation set: raw text for BLEU, tokens for the loss; nothing is filtered."""
-    chunks = (chunk for files in texts for chunk in read_pairs(files, LINES_PER_CHUNK))
-    return _write_lines(chunks, folder, stem, subwords, settings, dtype, texts[0].tag)
-
-
-def _write_lines(
-    chunks: Iterable[tuple[Sequence[str], Sequence[str]]],
-    folder: Path,
-    stem: str,
-    subwords: Sequence[Subwords],
-    settings: CleaningSettings,
-    dtype: str,
-    tag: str,
-) -> SetCounts:
-    with (
-        PairWriter(folder, stem) as writer,
-        open(folder / f"{stem}.source.txt", "w", encoding="utf-8", newline="\n") as source_file,
-        open(folder / f"{stem}.target.txt", "w", encoding="utf-8", newline="\n") as target_file,
-    ):
-        for source, target in chunks:
-            encoded = []
-            for text, model, file, before in (
-                (source, subwords[0], source_file, tag),
-                (target, subwords[-1], target_file, ""),
-            ):
-                file.writelines(line + "\n" for line in text)
-                normal = [normalize(line, settings.normalize_punctuation).strip() for line in text]
-                encoded.append(pack_lines(model.encode(normal, before), dtype))
-            writer.append(PairTokens(*encoded))
-        for file in (source_file, target_file):
-            flush_to_disk(file)
-    return SetCounts(writer.pairs, *writer.tokens)
 
 
 def _histogram(offsets: Path) -> tuple[int, ...]:

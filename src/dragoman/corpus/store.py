@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dragoman.corpus.manifest import FIX, SIDES, find_damage, read_manifest
 from dragoman.corpus.order import keyed_hash, keyed_permutation
 from dragoman.corpus.subwords import Subwords
+from dragoman.corpus.text import normalize
 from dragoman.errors import UserError
 from dragoman.files import find_file_damage, flush_to_disk
 
@@ -292,3 +293,19 @@ def pack_lines(lines: Sequence[Sequence[int]], dtype: str) -> SideTokens:
     offsets = offsets_of(lengths)
     tokens = np.fromiter(chain.from_iterable(lines), dtype, count=offsets[-1])
     return SideTokens(tokens, offsets)
+
+
+def encode_pairs(
+    models: tuple[Subwords, Subwords],
+    sides: tuple[Sequence[str], Sequence[str]],
+    normalize_punctuation: bool,
+    tag: str,
+    dtype: str,
+) -> PairTokens:
+    """Lines of source and target in subwords; the tag goes before every source line."""
+    normal = ([normalize(line, normalize_punctuation).strip() for line in side] for side in sides)
+    encoded = (
+        model.encode(lines, before)
+        for model, lines, before in zip(models, normal, (tag, ""), strict=True)
+    )
+    return PairTokens(*(pack_lines(lines, dtype) for lines in encoded))

@@ -11,8 +11,8 @@ from pathlib import Path
 from dragoman.cluster.processes import Workers
 from dragoman.config import Precision
 from dragoman.console import Progress
-from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, pack_lines
-from dragoman.corpus.text import TextFiles, normalize, read_pairs, without_byte_order_mark
+from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, encode_pairs
+from dragoman.corpus.text import TextFiles, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
 from dragoman.files import write_whole
 from dragoman.inference.decoder import (
@@ -94,18 +94,15 @@ def evaluate_run(
     if source and reference:
         sets = [_read_set(trained, source, reference, choose_tag(choice.tag, known))]
     else:
-        corpus = PreparedCorpus(Path(trained.config.corpus.folder))
+        chosen = _choose_sets(PreparedCorpus(Path(trained.config.corpus.folder)), names)
+        if choice.tag is not None:
+            tag = choose_tag(choice.tag, known)
+            chosen = [replace(one, tag=tag) for one in chosen]
         sets = [
             # The corpus may have been prepared again since, with other subwords.
             replace(one, tokens=_encode(trained, one.tag, one.source, one.target))
-            for one in _choose_sets(corpus, names)
+            for one in chosen
         ]
-        if choice.tag is not None:
-            tag = choose_tag(choice.tag, known)
-            sets = [
-                replace(one, tag=tag, tokens=_encode(trained, tag, one.source, one.target))
-                for one in sets
-            ]
     if output:
         output.mkdir(parents=True, exist_ok=True)
     evaluated = []
@@ -192,16 +189,10 @@ def _read_set(trained: TrainedModel, source: Path, reference: Path, tag: str) ->
     return EvaluationSet(source.name, tuple(sides[0]), tuple(sides[1]), tokens, tag)
 
 
-def _encode(trained: TrainedModel, tag: str, *sides: Sequence[str]) -> PairTokens:
+def _encode(
+    trained: TrainedModel, tag: str, source: Sequence[str], target: Sequence[str]
+) -> PairTokens:
     """Source and target in the subwords of the run."""
     text = trained.translator.text
-    encoded = [
-        pack_lines(
-            model.encode(
-                [normalize(line, text.normalize_punctuation).strip() for line in side], before
-            ),
-            "uint32",
-        )
-        for model, side, before in zip((text.source, text.target), sides, (tag, ""), strict=True)
-    ]
-    return PairTokens(*encoded)
+    models, punctuation = (text.source, text.target), text.normalize_punctuation
+    return encode_pairs(models, (source, target), punctuation, tag, "uint32")
