@@ -9,9 +9,9 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from dragoman.inference.decoder import TranslateLines
 from dragoman.inference.translate import Translation
 from dragoman.serve.app import Limits, make_app
-from dragoman.serve.batches import TranslateLines
 from dragoman.serve.command import make_server
 from dragoman.serve.models import Direction, ServedModel
 from dragoman.serve.sentences import Splitter

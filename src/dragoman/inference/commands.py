@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dragoman.cluster.processes import Workers
 from dragoman.config import Precision
-from dragoman.console import Progress
+from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, encode_pairs
 from dragoman.corpus.text import TextFiles, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
@@ -36,6 +36,7 @@ from dragoman.inference.load import TrainedModel
 from dragoman.inference.sampling import Sampling
 from dragoman.inference.tags import choose_tag, tags_of, with_tag
 from dragoman.model.precision import arithmetic
+from dragoman.runs.folder import find_run
 
 BYTES_AT_ONCE = 1 << 20
 SECONDS_FOR_MORE = 0.05  # That lines which are there wait for others.
@@ -89,6 +90,7 @@ def evaluate_run(
 ) -> list[Evaluated]:
     """Print the scores of every set, and keep its translations in the folder `output`, if any."""
     trained, precision = load_choice(choice)
+    say(f"{find_run(choice.run).name}: {', '.join(trained.checkpoints)}, {precision}")
     settings = decoding_settings(trained.config.translation, choice)
     known = tags_of(trained.config.corpus)
     if source and reference:

@@ -18,10 +18,10 @@ from dragoman.console import say
 from dragoman.errors import UserError
 from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.export_folder import MODEL, find_export
-from dragoman.inference.load import ExportedModel, TrainedModel, load_exported, load_trained
+from dragoman.inference.load import TrainedModel, load_exported, load_trained
 from dragoman.inference.sampling import Sampling
 from dragoman.inference.tags import choose_tag, tags_of, with_tag
-from dragoman.inference.translate import Translation
+from dragoman.inference.translate import TextSides, Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import find_run
@@ -54,64 +54,89 @@ class LineOutput:
     with_scores: bool
 
 
-# The translations of each of some lines.
-TranslateLines = Callable[[Sequence[str]], list[list[Translation]]]
+# The best so many translations of each of some lines, best first.
+TranslateLines = Callable[[Sequence[str], int], list[list[Translation]]]
 
 
 @dataclass(frozen=True)
 class Decoder:
     """A model with all that was asked for, and what it is."""
 
+    name: str  # Of the run, or the folder of the export.
+    checkpoints: Sequence[str]
+    languages: tuple[str, str]
+    text: TextSides
     translate: TranslateLines
     weights: tuple[Path, ...]
     arithmetic: str
     settings: TranslationSettings
-    tag: str
     lines_at_once: int = LINES_AT_ONCE
 
 
 def make_decoder(
     choice: TrainedChoice, output: LineOutput, engine: str, sampling: Sampling | None
 ) -> Decoder:
-    """Load what was asked for."""
+    """Load what was asked for, and say which weights these are."""
     if output.n_best < 1:
         raise UserError(f"--n-best {output.n_best}: must be at least 1")
     if engine == "ctranslate2":
-        return _exported_decoder(choice, output.n_best)
-    return _own_decoder(choice, output.n_best, sampling)
+        decoder = exported_decoder(choice, find_export(choice.run))
+    else:
+        decoder = own_decoder(choice, sampling)
+    say(f"{decoder.name}: {', '.join(decoder.checkpoints)}, {decoder.arithmetic}")
+    return decoder
 
 
-def _exported_decoder(choice: TrainedChoice, n_best: int) -> Decoder:
-    exported, folder = _load_exported(choice), find_export(choice.run)
-    settings = decoding_settings(exported.info.translation, choice)
-    tag = choose_tag(choice.tag, exported.info.tags)
-    translator = with_tag(exported.translator, tag)
+def exported_decoder(choice: TrainedChoice, folder: Path) -> Decoder:
+    """An export, run by CTranslate2."""
+    exported = load_exported(folder)
+    info = exported.info
+    settings = decoding_settings(info.translation, choice)
+    translator = with_tag(exported.translator, choose_tag(choice.tag, info.tags))
 
-    def translate(lines: Sequence[str]) -> list[list[Translation]]:
+    def translate(lines: Sequence[str], n_best: int) -> list[list[Translation]]:
         return translator.translate(lines, settings, n_best)
 
-    return Decoder(translate, (folder / MODEL,), exported.info.quantization, settings, tag)
+    return Decoder(
+        str(folder),
+        info.checkpoints,
+        (info.source_language, info.target_language),
+        translator.text,
+        translate,
+        (folder / MODEL,),
+        info.quantization,
+        settings,
+    )
 
 
-def _own_decoder(choice: TrainedChoice, n_best: int, sampling: Sampling | None) -> Decoder:
-    trained, precision = load_choice(choice)
+def own_decoder(choice: TrainedChoice, sampling: Sampling | None = None) -> Decoder:
+    """A run, by our own decoder."""
+    run, (trained, precision) = find_run(choice.run), load_choice(choice)
     settings = decoding_settings(trained.config.translation, choice)
-    tag = choose_tag(choice.tag, tags_of(trained.config.corpus))
-    translator, folder = with_tag(trained.translator, tag), find_run(choice.run).checkpoints
+    corpus = trained.config.corpus
+    translator = with_tag(trained.translator, choose_tag(choice.tag, tags_of(corpus)))
 
-    def translate(lines: Sequence[str]) -> list[list[Translation]]:
+    def translate(lines: Sequence[str], n_best: int) -> list[list[Translation]]:
         with arithmetic(precision, translator.device):
             if sampling:
                 return translator.sample(lines, settings, n_best, sampling)
             return translator.translate(lines, settings, n_best)
 
-    weights = tuple(folder / name / WEIGHTS for name in trained.checkpoints)
-    lines_at_once = GPU_LINES_AT_ONCE if translator.device.type == "cuda" else LINES_AT_ONCE
-    return Decoder(translate, weights, precision, settings, tag, lines_at_once)
+    return Decoder(
+        run.name,
+        trained.checkpoints,
+        (corpus.source_language, corpus.target_language),
+        translator.text,
+        translate,
+        tuple(run.checkpoints / name / WEIGHTS for name in trained.checkpoints),
+        precision,
+        settings,
+        GPU_LINES_AT_ONCE if translator.device.type == "cuda" else LINES_AT_ONCE,
+    )
 
 
 def load_choice(choice: TrainedChoice) -> tuple[TrainedModel, Precision]:
-    """Load the weights of a run, and say which."""
+    """Load the weights of a run."""
     run = find_run(choice.run)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trained = load_trained(run, choice.checkpoint, choice.average, device)
@@ -119,16 +144,7 @@ def load_choice(choice: TrainedChoice) -> tuple[TrainedModel, Precision]:
         trained = blend_with_parent(trained, run, choice.blend)
     precision = choose_precision(choice.precision, trained.config.training.precision, device)
     refuse_impossible(precision, device)
-    say(f"{run.name}: {', '.join(trained.checkpoints)}, {precision}")
     return trained, precision
-
-
-def _load_exported(choice: TrainedChoice) -> ExportedModel:
-    folder = find_export(choice.run)
-    exported = load_exported(folder)
-    info = exported.info
-    say(f"{folder}: {', '.join(info.checkpoints)}, {info.quantization}")
-    return exported
 
 
 def decoding_settings(settings: TranslationSettings, choice: TrainedChoice) -> TranslationSettings:
@@ -156,7 +172,7 @@ def render(translate: TranslateLines, output: LineOutput, lines: Sequence[str]) 
     """Translate lines, and write what was asked for, a translation a line."""
     return "".join(
         (f"{one.score:.4f}\t" if output.with_scores else "") + f"{one.text}\n"
-        for translations in translate(lines)
+        for translations in translate(lines, output.n_best)
         for one in translations
     )
 

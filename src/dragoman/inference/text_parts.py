@@ -62,7 +62,7 @@ def translate_file(request: TextRequest) -> PartsDone | None:
             request.output.n_best,
             request.output.with_scores,
             request.sampling,
-            decoder.tag,
+            decoder.text.tag,
             request.choice.blend,
         )
         request.parts.folder.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from dragoman.inference.decoder import TranslateLines
 from dragoman.inference.translate import Translation
 
 SENTENCES_PER_BATCH = 64
-
-# The best translations of each sentence, best first; called in a thread of its own.
-TranslateLines = Callable[[Sequence[str], int], list[list[Translation]]]
 
 
 class QueueFull(Exception):

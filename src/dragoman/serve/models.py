@@ -4,19 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
-from dragoman.config import TranslationSettings
 from dragoman.console import say
 from dragoman.errors import UserError
-from dragoman.inference.decoder import TrainedChoice, decoding_settings
+from dragoman.inference.decoder import (
+    TrainedChoice,
+    TranslateLines,
+    exported_decoder,
+    own_decoder,
+)
 from dragoman.inference.export_folder import INFO
-from dragoman.inference.load import load_exported, load_trained
-from dragoman.inference.tags import choose_tag, tags_of, with_tag
-from dragoman.inference.translate import TextSides, Translation
-from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
-from dragoman.runs.folder import find_run
-from dragoman.serve.batches import TranslateLines
+from dragoman.inference.translate import TextSides
 from dragoman.serve.sentences import Splitter
 
 
@@ -62,47 +59,20 @@ def load_models(
 
 
 def _load(choice: TrainedChoice) -> ServedModel:
-    return _load_export(choice) if (Path(choice.run) / INFO).is_file() else _load_run(choice)
-
-
-def _load_run(choice: TrainedChoice) -> ServedModel:
-    run = find_run(choice.run)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trained = load_trained(run, choice.checkpoint, choice.average, device)
-    precision = choose_precision(choice.precision, trained.config.training.precision, device)
-    refuse_impossible(precision, device)
-    settings = decoding_settings(trained.config.translation, choice)
-    corpus = trained.config.corpus
-    translator = with_tag(trained.translator, choose_tag(choice.tag, tags_of(corpus)))
-    direction = Direction(corpus.source_language, corpus.target_language)
-    say(f"{run.name}: {direction}, {', '.join(trained.checkpoints)}, {precision}")
-
-    def translate(lines: Sequence[str], n_best: int) -> list[list[Translation]]:
-        with arithmetic(precision, device):
-            return translator.translate(lines, settings, n_best)
-
-    return ServedModel(direction, translate, _splitter(direction, translator.text))
-
-
-def _load_export(choice: TrainedChoice) -> ServedModel:
     folder = Path(choice.run)
+    is_export = (folder / INFO).is_file()
     for option, is_given in (
         ("--checkpoint", choice.checkpoint != TrainedChoice.checkpoint),
         ("--precision", choice.precision is not None),
     ):
-        if is_given:
+        if is_export and is_given:
             raise UserError(f"{option}: {folder} is an export, whose weights are fixed")
-    exported = load_exported(folder)
-    info = exported.info
-    translator = with_tag(exported.translator, choose_tag(choice.tag, info.tags))
-    settings: TranslationSettings = decoding_settings(info.translation, choice)
-    direction = Direction(info.source_language, info.target_language)
-    say(f"{folder}: {direction}, {', '.join(info.checkpoints)}, ctranslate2 {info.quantization}")
-
-    def translate(lines: Sequence[str], n_best: int) -> list[list[Translation]]:
-        return translator.translate(lines, settings, n_best)
-
-    return ServedModel(direction, translate, _splitter(direction, translator.text))
+    decoder = exported_decoder(choice, folder) if is_export else own_decoder(choice)
+    direction = Direction(*decoder.languages)
+    engine = "ctranslate2 " if is_export else ""
+    weights = ", ".join(decoder.checkpoints)
+    say(f"{decoder.name}: {direction}, {weights}, {engine}{decoder.arithmetic}")
+    return ServedModel(direction, decoder.translate, _splitter(direction, decoder.text))
 
 
 def _splitter(direction: Direction, text: TextSides) -> Splitter:
