@@ -1,6 +1,7 @@
 """The ways a command can fail that are not bugs."""
 
 import errno
+from importlib.util import find_spec
 
 
 class UserError(ValueError):
@@ -13,6 +14,12 @@ class Unreachable(UserError):
 
 class SystemFault(RuntimeError):
     """The machine's fault, such as a full disk or a dead process. Exit code 1."""
+
+
+def require_package(name: str, extra: str) -> None:
+    """Refuse to go on without an optional dependency."""
+    if find_spec(name) is None:
+        raise UserError(f"{name} is not installed: in the checkout, pip install -e '.[{extra}]'")
 
 
 def is_mistake(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from dragoman.cli import main
 from dragoman.config import ModelSettings, TranslationSettings
 from dragoman.corpus.subwords import Subwords
-from dragoman.inference import ctranslate2_model, export_folder
+from dragoman.inference import ctranslate2_model
 from dragoman.inference.ctranslate2_model import load_translator, read_pieces, write_model
 from dragoman.inference.export_folder import SUBWORDS
 from dragoman.inference.load import load_exported, load_trained
@@ -387,7 +387,7 @@ def test_damage_is_named(
     shutil.copytree(run.path, empty, ignore=shutil.ignore_patterns("export", "checkpoints"))
     _, errors = refusal(capsys, "export", empty, "--to", "ctranslate2")
     assert "has no checkpoint yet" in errors
-    monkeypatch.setattr(export_folder, "find_spec", lambda _: None)
+    monkeypatch.setattr("dragoman.errors.find_spec", lambda _: None)
     translate = ["translate", str(exported), "--engine", "ctranslate2"]
     for words in (export_words(run), translate):
         code, errors = refusal(capsys, *words)

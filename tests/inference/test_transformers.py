@@ -17,7 +17,6 @@ from dragoman.config import ModelSettings, TranslationSettings
 from dragoman.config_file import load_config
 from dragoman.corpus.subwords import Subwords
 from dragoman.corpus.text import normalize
-from dragoman.inference import export_folder
 from dragoman.inference.export_folder import SUBWORDS
 from dragoman.inference.load import TrainedModel, load_trained
 from dragoman.inference.transformers_model import load_translator, write_model
@@ -184,7 +183,7 @@ def test_wrong_requests_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     export: list[str | Path] = ["export", spelling_run, "--to", "transformers"]
-    monkeypatch.setattr(export_folder, "find_spec", lambda _: None)
+    monkeypatch.setattr("dragoman.errors.find_spec", lambda _: None)
     code, errors = refusal(capsys, *export)
     assert (code, errors.startswith("dragoman: transformers is not installed: ")) == (2, True)
     monkeypatch.undo()

@@ -19,7 +19,6 @@ from dragoman.cli import main
 from dragoman.inference.decoder import TrainedChoice
 from dragoman.inference.load import load_trained
 from dragoman.runs.folder import RunFolder
-from dragoman.serve import command
 from dragoman.serve.models import load_models
 from dragoman.serve.sentences import Sentence, join
 from served.serving import get, in_background, post
@@ -133,7 +132,9 @@ def test_senseless_requests_are_one_line(
             port_words = [] if "--port" in words else ["--port", "0"]
             code, errors = refusal(capsys, "serve", *words, *port_words)
             assert (code, line in errors.splitlines()[-1]) == (2, True), errors
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr(
+        "dragoman.errors.find_spec", lambda name: name if name != "uvicorn" else None
+    )
     code, errors = refusal(capsys, "serve", spelling_run)
     expected = "dragoman: uvicorn is not installed: in the checkout, pip install -e '.[serve]'\n"
     assert (code, errors) == (2, expected)

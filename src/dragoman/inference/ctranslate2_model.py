@@ -1,6 +1,6 @@
 """A trained Transformer in CTranslate2's own format, and a translator that runs it.
 
-The only module that imports ctranslate2, which is optional: `require_ctranslate2` comes first.
+The only module that imports ctranslate2, which is optional: `require_package` comes first.
 """
 
 from collections.abc import Callable, Sequence

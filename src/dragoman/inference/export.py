@@ -13,7 +13,7 @@ from dragoman import __version__
 from dragoman.config import Library, Quantization
 from dragoman.config_file import load_saved_config
 from dragoman.console import say
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import SystemFault, UserError, require_package
 from dragoman.inference.argos_package import pack
 from dragoman.inference.blend import blend_with_parent
 from dragoman.inference.export_folder import (
@@ -22,8 +22,6 @@ from dragoman.inference.export_folder import (
     ExportInfo,
     new_export,
     refuse_foreign,
-    require_ctranslate2,
-    require_transformers,
     write_info,
 )
 from dragoman.inference.load import TrainedModel, load_exported, load_trained
@@ -85,15 +83,15 @@ def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
         )
     match request.library:
         case "ctranslate2":
-            require_ctranslate2()
+            require_package("ctranslate2", "export")
         case "argos":
-            require_ctranslate2()
+            require_package("ctranslate2", "export")
             if not load_saved_config(run.config).vocabulary.joint:
                 raise UserError(
                     "--to argos: Argos packages need a joint vocabulary, but this model has two"
                 )
         case "transformers":
-            require_transformers()
+            require_package("transformers", "transformers")
             if request.quantization != "float32":
                 raise UserError(
                     f"--quantization {request.quantization}: not available with --to "

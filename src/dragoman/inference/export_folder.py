@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,20 +56,6 @@ class ExportFiles:
     """Every file of an export but the one that says so."""
 
     files: Mapping[str, SavedFile] = item("by name", keys=FILE_NAME)
-
-
-def require_ctranslate2() -> None:
-    """Refuse to go on without the optional dependency."""
-    if find_spec("ctranslate2") is None:
-        raise UserError("ctranslate2 is not installed: in the checkout, pip install -e '.[export]'")
-
-
-def require_transformers() -> None:
-    """Refuse to go on without the optional dependency."""
-    if find_spec("transformers") is None:
-        raise UserError(
-            "transformers is not installed: in the checkout, pip install -e '.[transformers]'"
-        )
 
 
 def find_export(name: str) -> Path:

@@ -12,21 +12,17 @@ from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.corpus.manifest import SIDES, Manifest, parse_manifest
 from dragoman.corpus.subwords import Subwords, load_subwords
-from dragoman.errors import UserError
+from dragoman.errors import UserError, require_package
 from dragoman.files import find_file_damage
 from dragoman.inference.export_folder import (
     SUBWORDS,
     ExportInfo,
     read_info,
-    require_ctranslate2,
 )
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer, load_weights
 from dragoman.records import CheckpointIndex
-from dragoman.runs.checkpoint import (
-    find_damage,
-    read_index,
-)
+from dragoman.runs.checkpoint import find_damage, read_index
 from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.provenance import read_provenance
@@ -102,7 +98,7 @@ class ExportedModel:
 
 def load_exported(folder: Path) -> ExportedModel:
     """Load an export; nothing but its folder is needed."""
-    require_ctranslate2()
+    require_package("ctranslate2", "export")
     from dragoman.inference.ctranslate2_model import load_translator
 
     info = read_info(folder)

@@ -1,6 +1,6 @@
 """A folder that Hugging Face Transformers opens, and a translator that runs it for the check.
 
-The only module that imports transformers, which is optional: `require_transformers` comes first.
+The only module that imports transformers, which is optional: `require_package` comes first.
 """
 
 import json

@@ -3,11 +3,10 @@
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.errors import UserError, explain
+from dragoman.errors import UserError, explain, require_package
 from dragoman.inference.decoder import TrainedChoice
 from dragoman.stop_signals import stop_signals_caught
 
@@ -40,7 +39,8 @@ class ServeRequest:
 
 def serve(request: ServeRequest) -> None:
     """Serve until a signal comes; what was accepted by then is finished."""
-    _require_packages()
+    for package in PACKAGES:
+        require_package(package, "serve")
     _refuse_senseless(request)
     from dragoman.serve.app import Limits, make_app
     from dragoman.serve.models import load_models
@@ -81,14 +81,6 @@ def make_server(app: "ASGIApp") -> "Server":
         backlog=WAITING_CONNECTIONS,
     )
     return uvicorn.Server(config)
-
-
-def _require_packages() -> None:
-    missing = [name for name in PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"{missing[0]} is not installed: in the checkout, pip install -e '.[serve]'"
-        )
 
 
 def _refuse_senseless(request: ServeRequest) -> None:
