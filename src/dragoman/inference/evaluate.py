@@ -115,31 +115,14 @@ def score_text(
 ) -> TextScores:
     """Score by sacreBLEU; with `bootstrap` samples, also 95% confidence intervals."""
     assert len(translations) == len(references)
-    bleu, chrf = (
-        _score(metric, list(translations), list(references), bootstrap)
-        for metric in make_metrics(tokenize)
-    )
-    return TextScores(
-        bleu.score, chrf.score, bleu.signature, chrf.signature, bleu.interval, chrf.interval
-    )
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """What one metric says."""
-
-    score: float
-    signature: str
-    interval: tuple[float, float] | None
-
-
-def _score(
-    metric: Metric, translations: list[str], references: list[str], bootstrap: int
-) -> _Scored:
-    lines = metric._extract_corpus_statistics(translations, [references])
-    score = float(metric._aggregate_and_compute(lines).score)
-    interval = _interval(metric, lines, bootstrap) if bootstrap else None
-    return _Scored(score, str(metric.get_signature()), interval)
+    scored = []
+    for metric in make_metrics(tokenize):
+        lines = metric._extract_corpus_statistics(list(translations), [list(references)])
+        score = float(metric._aggregate_and_compute(lines).score)
+        interval = _interval(metric, lines, bootstrap) if bootstrap else None
+        scored.append((score, str(metric.get_signature()), interval))
+    (bleu, signature, bleu_interval), (chrf, chrf_signature, chrf_interval) = scored
+    return TextScores(bleu, chrf, signature, chrf_signature, bleu_interval, chrf_interval)
 
 
 def _interval(metric: Metric, lines: list[list[int | float]], samples: int) -> tuple[float, float]:
