@@ -76,12 +76,10 @@ class MetricsLog:
         if kind != "train" or time.monotonic() - self._last_flush > SECONDS_BETWEEN_FLUSHES:
             self.flush()
 
-    def write_sample(self, sample: SampleTranslation) -> None:
-        """Append one sample translation."""
-        self._samples.append(encode(sample))
-
-    def show_samples(self, step: int, samples: Sequence[SampleTranslation]) -> None:
-        """Show the sample translations of one evaluation to trackers."""
+    def write_samples(self, step: int, samples: Sequence[SampleTranslation]) -> None:
+        """Append the sample translations of one evaluation, and show them to trackers."""
+        for sample in samples:
+            self._samples.append(encode(sample))
         lines = [f"{one.source}\n  -> {one.translation}\n   = {one.reference}" for one in samples]
         if lines:
             self._trackers.text("samples", "\n\n".join(lines), step)

@@ -75,9 +75,7 @@ class Recorder:
         self.event("eval", step, one.scores)
         if self.writes:
             samples = [SampleTranslation(step, time.time(), **vars(each)) for each in one.samples]
-            for sample in samples:
-                self._metrics.write_sample(sample)
-            self._metrics.show_samples(step, samples)
+            self._metrics.write_samples(step, samples)
         self.display.evaluation(step, one)
 
     def before(self, before: Before) -> None:
