@@ -111,11 +111,11 @@ def test_the_end_and_a_failure_are_told_by_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_worker: bool
 ) -> None:
     from dragoman.config import Config
-    from dragoman.config_file import settings_of
+    from dragoman.documents import items_of
 
     if is_worker:
         monkeypatch.setenv("DRAGOMAN_AGENT", "1")
-    sections = {section.name: kind() for section, kind in settings_of(Config)}
+    sections = {section.name: kind() for section, kind in items_of(Config)}
     chosen = NotifySettings(_keeps(tmp_path / "told"), on=("end", "failure"))
     config = Config(**sections | {"notify": chosen})
     run = tmp_path / "mine"

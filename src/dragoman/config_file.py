@@ -8,15 +8,14 @@ import sys
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from dragoman.config import Config, ParallelText
 from dragoman.contradictions import contradictions, model_contradictions
+from dragoman.documents import LARGEST_WHOLE_NUMBER, items_of
 from dragoman.errors import UserError
-
-LARGEST_WHOLE_NUMBER = 2**63 - 1  # Of TOML, and of most that reads a setting.
 
 
 class ConfigError(UserError):
@@ -91,14 +90,7 @@ def flatten(config: Config) -> dict[str, Any]:
 
 def sections() -> Iterator[tuple[Field[Any], Any]]:
     """Each table of a config that is there once."""
-    return ((item, hint) for item, hint in settings_of(Config) if is_dataclass(hint))
-
-
-def settings_of(section: type) -> Iterator[tuple[Field[Any], Any]]:
-    """Each setting of a section with its resolved type."""
-    hints = get_type_hints(section)
-    for item in fields(section):
-        yield item, hints[item.name]
+    return ((item, hint) for item, hint in items_of(Config) if is_dataclass(hint))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -148,7 +140,7 @@ class _Reader:
         if not isinstance(table, dict):
             self.problems.append(f"{name} must be a table, not {_shown(table)}")
             table = {}
-        known = {item.name: (item, hint) for item, hint in settings_of(kind)}
+        known = {item.name: (item, hint) for item, hint in items_of(kind)}
         for key in table.keys() - known.keys():
             self.problems.append(_unknown(key, name, list(known)))
         values = {}

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from dragoman.errors import UserError
 
-LARGEST_WHOLE_NUMBER = 2**63 - 1
+LARGEST_WHOLE_NUMBER = 2**63 - 1  # Of TOML, and of most that reads JSON.
 LONGEST_SHOWN = 40  # Characters of a value that is not what it should be.
 LINE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*"  # Safe to print on a terminal.
 FILE_NAME = r"(?![.\s])[^/\\\x00-\x1f\x7f-\x9f]{1,200}"  # Leads to no other folder.
@@ -52,7 +52,7 @@ _ITEMS: dict[Any, tuple[tuple[Field[Any], Any], ...]] = {}  # Resolving types ta
 
 
 def items_of(kind: Any) -> tuple[tuple[Field[Any], Any], ...]:
-    """Each field of a document with its resolved type."""
+    """Each field of a document, or of a section of the settings, with its resolved type."""
     if kind not in _ITEMS:
         hints = get_type_hints(kind)
         _ITEMS[kind] = tuple((one, hints[one.name]) for one in fields(kind))

@@ -5,7 +5,8 @@ from dataclasses import MISSING, Field
 from typing import Any
 
 from dragoman.config import ParallelText, StageSettings
-from dragoman.config_file import describe_type, sections, settings_of
+from dragoman.config_file import describe_type, sections
+from dragoman.documents import items_of
 
 INTRODUCTION = """\
 # Settings
@@ -73,7 +74,7 @@ def _summary(kind: type) -> str:
 
 def _table(kind: type) -> str:
     rows = ["| setting | default | what it does |", "|---|---|---|"]
-    rows += [_row(item, hint) for item, hint in settings_of(kind)]
+    rows += [_row(item, hint) for item, hint in items_of(kind)]
     return "\n".join(rows) + "\n"
 
 

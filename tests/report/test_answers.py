@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from dragoman.config import OptimizerKind
-from dragoman.config_file import sections, settings_of
+from dragoman.config_file import sections
+from dragoman.documents import items_of
 from dragoman.report import answers as answers_package
 from dragoman.report.answers import QUESTIONS, answer_all
 from dragoman.report.answers.learning_rate import learning_rate
@@ -290,7 +291,7 @@ def test_what_cannot_change_on_resume_is_advised_for_a_new_run_only() -> None:
     may_change = {
         f"{section.name}.{item.name}": item.metadata["may_change"]
         for section, kind in sections()
-        for item, _ in settings_of(kind)
+        for item, _ in items_of(kind)
     }
     named = [
         (text, name)

@@ -16,9 +16,9 @@ from dragoman.cluster.agreement import Facts, agree
 from dragoman.cluster.control_store import PART_OF_TIMEOUT, Attempt
 from dragoman.cluster.processes import Workers, host_name
 from dragoman.config import SCHEDULE_TRAITS, Config
-from dragoman.config_file import dump_config, flatten, load_saved_config, sections, settings_of
+from dragoman.config_file import dump_config, flatten, load_saved_config, sections
 from dragoman.corpus.store import PreparedCorpus
-from dragoman.documents import encode, parse
+from dragoman.documents import encode, items_of, parse
 from dragoman.errors import UserError
 from dragoman.files import exclusive, write_whole
 from dragoman.model.transformer import count_parameters, load_weights
@@ -210,7 +210,7 @@ def fixed_settings() -> list[str]:
         f"{section.name}.{item.name}"
         for section, kind in sections()
         if section.name not in ("corpus", "cleaning", "vocabulary")
-        for item, _ in settings_of(kind)
+        for item, _ in items_of(kind)
         if not item.metadata["may_change"]
     ]
     return [*fixed, "corpus.temperature", "stages"]
