@@ -1,6 +1,8 @@
 """Numbers formatted for people."""
 
+import html
 import math
+import re
 
 
 def in_time(seconds: float) -> str:
@@ -70,6 +72,12 @@ def in_count(value: float) -> str:
 def plural(count: int, noun: str) -> str:
     """1 machine, 2 machines."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def in_markdown(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    line = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", line)
 
 
 def _digits(value: float) -> str:

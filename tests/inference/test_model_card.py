@@ -6,7 +6,8 @@ import pytest
 
 from dragoman.config import TranslationSettings
 from dragoman.inference.export_folder import ExportInfo
-from dragoman.inference.model_card import code, header, plain, yaml_text
+from dragoman.inference.model_card import code, header, yaml_text
+from dragoman.wording import in_markdown
 
 NAMES = ["no", "yes", "null", "1.5", "en: de", "x\n- evil: true", '"', "'", "\\", "# x", "[a](b)"]
 NAMES += ["<b>", "a|b", "`", "``", "*a*", "\x7f\x85\u2028", "中文", "😀", "{{x}}", "---", "!!int 3"]
@@ -30,8 +31,8 @@ def test_the_header_of_a_card_is_read_back_as_it_was_meant(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_shown_and_mean_nothing(name: str) -> None:
-    for shown in (plain(name), code(name)):
+    for shown in (in_markdown(name), code(name)):
         assert "\n" not in shown
         assert "<b>" not in shown or shown.startswith("`")
-    assert not re.search(r"(?<!\\)[\[\]*#_|]", re.sub(r"\\\\", "", plain(name)))
+    assert not re.search(r"(?<!\\)[\[\]*#_|]", re.sub(r"\\\\", "", in_markdown(name)))
     assert yaml_text(name).isprintable() or not name.isprintable()

@@ -1,6 +1,5 @@
 """The model card of an exported model: what it is, how good it is, how to use it."""
 
-import html
 import json
 import math
 import re
@@ -21,6 +20,7 @@ from dragoman.records import Evaluation
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import read_metrics
+from dragoman.wording import in_markdown
 
 LIBRARIES: dict[Library, str] = {
     "ctranslate2": "CTranslate2",
@@ -64,7 +64,7 @@ def write_card(
 
 def header(info: ExportInfo) -> str:
     """What model hubs read, and the title."""
-    source, target = plain(info.source_language), plain(info.target_language)
+    source, target = in_markdown(info.source_language), in_markdown(info.target_language)
     return f"""\
 ---
 language:
@@ -74,7 +74,7 @@ library_name: {info.library}
 pipeline_tag: translation
 ---
 
-# {plain(info.run)}: {source} to {target}
+# {in_markdown(info.run)}: {source} to {target}
 
 A Transformer that translates from {source} to {target}, trained with Dragoman
 {info.versions["dragoman"]} and exported for {LIBRARIES[info.library]} in {info.quantization}."""
@@ -84,7 +84,7 @@ def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | N
     rows, signatures = [], set()
     for one in _evaluations(run, info.checkpoints):
         rows.append(
-            f"| {plain(one.set)} | {one.bleu_pairs:,} "
+            f"| {in_markdown(one.set)} | {one.bleu_pairs:,} "
             f"| while training, beam {config.evaluation.beam} "
             f"| {one.bleu:.2f} |  | {one.chrf:.2f} |  |"
         )
@@ -94,7 +94,7 @@ def _scores(run: RunFolder, config: Config, info: ExportInfo, parity: Parity | N
         assert text.bleu_interval
         assert text.chrf_interval
         rows.append(
-            f"| {plain(parity.set)} | {parity.pairs:,} | this export, beam {parity.beam} "
+            f"| {in_markdown(parity.set)} | {parity.pairs:,} | this export, beam {parity.beam} "
             f"| {text.bleu:.2f} | {_interval(text.bleu_interval)} "
             f"| {text.chrf:.2f} | {_interval(text.chrf_interval)} |"
         )
@@ -219,8 +219,8 @@ def _parity(info: ExportInfo, parity: Parity | None) -> str:
     return f"""\
 ## Parity
 
-The same {parity.pairs:,} pairs of {plain(parity.set)}, translated by Dragoman's own decoder in \
-float32 and by this export in {info.quantization}, beam {parity.beam}, length penalty \
+The same {parity.pairs:,} pairs of {in_markdown(parity.set)}, translated by Dragoman's own decoder \
+in float32 and by this export in {info.quantization}, beam {parity.beam}, length penalty \
 {parity.length_penalty:g}:
 
 | same best translation | largest score difference | BLEU, Dragoman | BLEU, this export |
@@ -272,10 +272,12 @@ def _data(config: Config, manifest: Manifest) -> str:
     }
     for side, language in manifest.languages.items():
         size = manifest.bytes[side].cleaned / 1e6
-        rows[f"{side} ({plain(language)})"] = f"{size:,.1f} MB, {manifest.tokens[side]:,} subwords"
+        rows[f"{side} ({in_markdown(language)})"] = (
+            f"{size:,.1f} MB, {manifest.tokens[side]:,} subwords"
+        )
     for kind, named in manifest.sets.items():
         for name, counts in named.items():
-            rows[f"{kind} set {plain(name)}"] = f"{counts.pairs:,} pairs"
+            rows[f"{kind} set {in_markdown(name)}"] = f"{counts.pairs:,} pairs"
     rows["checksum"] = f"`{manifest.identity[:16]}`"
     return f"## Data\n\n{_table(rows)}"
 
@@ -289,7 +291,7 @@ def _name(text: ParallelText) -> str:
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
     lines = [
-        f"- **{plain(one.question)}** {plain(one.headline)}. {plain(one.answer)}"
+        f"- **{in_markdown(one.question)}** {in_markdown(one.headline)}. {in_markdown(one.answer)}"
         for one in verdicts
     ]
     return "## What the training report says\n\n" + "\n".join(lines)
@@ -305,15 +307,9 @@ def yaml_text(text: str) -> str:
     return re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff]", lambda odd: f"\\u{ord(odd[0]):04x}", quoted)
 
 
-def plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    line = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", line)
-
-
 def code(text: str) -> str:
     """Text in the type of code, which may itself hold marks of code."""
     line = " ".join(text.split())
     if "`" not in line:
         return f"`{line}`"
-    return f"<code>{plain(line)}</code>"
+    return f"<code>{in_markdown(line)}</code>"

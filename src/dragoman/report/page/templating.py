@@ -1,6 +1,5 @@
 """Templates that escape all data, and the files they produce."""
 
-import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.files import write_whole
 from dragoman.report.answers.answer import plain
 from dragoman.report.page.plots.canvas import DARK, LIGHT, SHAPES, Picture, render_svg, standalone
+from dragoman.wording import in_markdown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -130,11 +130,10 @@ def _tight(text: str) -> str:
 
 
 def _markdown(text: Any) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Text that is escaped for Markdown, and not once more for HTML."""
     from markupsafe import Markup
 
-    line = " ".join(str(text).split())
-    return Markup(re.sub(r"([\\`*_\[\]|~#])", r"\\\1", html.escape(line, quote=False)))
+    return Markup(in_markdown(str(text)))
 
 
 def _anchor(heading: str) -> str:
