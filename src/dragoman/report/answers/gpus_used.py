@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -192,6 +193,9 @@ def _waiting(case: _Case) -> str:
     return f"Busy, {mostly} waiting"
 
 
+# What all rows about GPUs that were measured share.
+_row = partial(Row[_Case], confidence=_gpu_confidence, note=_gpu_note, words=_words_of_gpus)
+
 GPU_ROWS: Mapping[GpuReason, Row[_Case]] = {
     "no GPU": Row(
         verdict="none",
@@ -209,49 +213,31 @@ GPU_ROWS: Mapping[GpuReason, Row[_Case]] = {
         words=lambda case: f"The run used GPUs, but {_why_not_measured(case.evidence)[0]}.",
         advice=lambda case: _why_not_measured(case.evidence)[1],
     ),
-    "hardly busy": Row(
+    "hardly busy": _row(
         verdict="low",
         headline="Hardly",
         tone="bad",
-        confidence=_gpu_confidence,
-        note=_gpu_note,
-        words=_words_of_gpus,
         advice=_unless_the_network(_advice_about_idling),
     ),
-    "partly busy": Row(
+    "partly busy": _row(
         verdict="partial",
         headline="Partly",
         tone="caution",
-        confidence=_gpu_confidence,
-        note=_gpu_note,
-        words=_words_of_gpus,
         advice=_unless_the_network(_advice_about_idling),
     ),
-    "busy waiting": Row(
+    "busy waiting": _row(
         verdict="full",
         headline=_waiting,
         tone="caution",
-        confidence=_gpu_confidence,
-        note=_gpu_note,
-        words=_words_of_gpus,
         advice=_unless_the_network(
             "See the answer on the network: much of the busy time is spent waiting for other "
             "workers."
         ),
     ),
-    "little arithmetic": Row(
-        verdict="full",
-        confidence=_gpu_confidence,
-        note=_gpu_note,
-        words=_words_of_gpus,
-        advice=_unless_the_network(_advice_to_give_more),
-    ),
-    "full": Row(
+    "little arithmetic": _row(verdict="full", advice=_unless_the_network(_advice_to_give_more)),
+    "full": _row(
         verdict="full",
         tone="good",
-        confidence=_gpu_confidence,
-        note=_gpu_note,
-        words=_words_of_gpus,
         advice=_unless_the_network(
             "Nothing to do; any further speed-up must come from a higher share of peak compute."
         ),

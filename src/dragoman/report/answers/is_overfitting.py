@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.answers.advice import evaluate_more_often
@@ -167,6 +168,8 @@ def _tone_at_minimum(case: _Case) -> Tone:
     return "plain" if case.found.without_number else "good"
 
 
+_unclear = partial(Row[_Case], verdict="unclear", confidence="low", note=_note_of_rise)
+
 ROWS: Mapping[OverfittingReason, Row[_Case]] = {
     "few evaluations": Row(
         verdict="unclear",
@@ -190,10 +193,7 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
         words=_words_at_minimum,
         advice="Nothing to do.",
     ),
-    "rise within noise": Row(
-        verdict="unclear",
-        confidence="low",
-        note=_note_of_rise,
+    "rise within noise": _unclear(
         words=_words_within_noise,
         advice=lambda case: (
             "Watch the next evaluations; the checkpoint with the best loss is kept."
@@ -201,10 +201,7 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
             else f"If in doubt, use {case.best}."
         ),
     ),
-    "turned, no training sample": Row(
-        verdict="unclear",
-        confidence="low",
-        note=_note_of_rise,
+    "turned, no training sample": _unclear(
         words=lambda case: (
             f"{case.rose}, but the loss on the training sample was not measured: this may be "
             "overfitting, or the run may be getting worse on everything."
@@ -219,10 +216,7 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
         words=_words_with_sample,
         advice=lambda case: f"Use {case.best}, or start a new run with a lower learning rate.",
     ),
-    "turned but BLEU rises": Row(
-        verdict="unclear",
-        confidence="low",
-        note=_note_of_rise,
+    "turned but BLEU rises": _unclear(
         words=lambda case: (
             f"{case.rose}, yet BLEU is still rising: the model is becoming overconfident while "
             f"its translations improve.{_gap(case.found)}"

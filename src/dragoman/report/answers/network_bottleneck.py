@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -133,6 +134,8 @@ _MEASURE_AGAIN = _advice(
 )
 _MORE_STEPS = _advice(_if_not_a_loss("Let the run make more steps."))
 
+_unclear = partial(Row[_Case], verdict="unclear", confidence="low", note=_share)
+
 ROWS: Mapping[NetworkReason, Row[_Case]] = {
     "single machine": Row(
         verdict="single machine",
@@ -157,12 +160,8 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
             'exchanges (batches.tokens_per_step), or distributed.compression = "bf16".'
         ),
     ),
-    "machines not known": Row(
-        verdict="unclear",
-        confidence="low",
-        note=_share,
-        words=_and("but the machines are unknown"),
-        advice=_MEASURE_AGAIN,
+    "machines not known": _unclear(
+        words=_and("but the machines are unknown"), advice=_MEASURE_AGAIN
     ),
     "waits not known": Row(
         verdict="unclear",
@@ -170,13 +169,7 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         words="The log does not say how long steps waited for gradients from other machines.",
         advice=lambda case: (_MORE_STEPS if case.times.are_few else _MEASURE_AGAIN)(case),
     ),
-    "few steps": Row(
-        verdict="unclear",
-        confidence="low",
-        note=_share,
-        words=_and("but too few steps were made"),
-        advice=_MORE_STEPS,
-    ),
+    "few steps": _unclear(words=_and("but too few steps were made"), advice=_MORE_STEPS),
     "small share": Row(
         verdict="no",
         tone=_tone_if_small,
@@ -185,20 +178,14 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         words=_and(""),
         advice=_advice(_if_not_a_loss("")),
     ),
-    "middling share": Row(
-        verdict="unclear",
-        confidence="low",
-        note=_share,
+    "middling share": _unclear(
         words=_and(
             f"that is between {in_percent(NETWORK_IS_NOT_BOTTLENECK.value)} (no) and "
             f"{in_percent(NETWORK_IS_BOTTLENECK.value)} (yes)"
         ),
         advice=_MEASURE_AGAIN,
     ),
-    "unexplained wait": Row(
-        verdict="unclear",
-        confidence="low",
-        note=_share,
+    "unexplained wait": _unclear(
         words=_and(
             lambda case: (
                 "but sending the bytes of an exchange takes only "
