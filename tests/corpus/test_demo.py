@@ -8,7 +8,6 @@ from babel.numbers import format_currency, format_decimal
 from dragoman.corpus import demo
 from dragoman.corpus.demo import DemoCorpus, SentencePair, Slot
 from dragoman.demo import write_text_and_config
-from dragoman.errors import UserError
 from dragoman.files import write_whole
 
 
@@ -200,10 +199,3 @@ def test_a_kill_at_any_moment_leaves_no_half_of_the_text(
     names = {f"{name}.{side}" for name in ("train", "validation", "test") for side in ("en", "de")}
     assert {path.name for path in (tmp_path / "text").iterdir()} == names
     assert {path.name for path in tmp_path.iterdir()} == {"demo.toml", "text"}
-
-
-def test_the_text_of_others_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    with pytest.raises(UserError, match="text already exists: choose another --folder"):
-        write_text_and_config(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["text"]

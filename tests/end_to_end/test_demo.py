@@ -3,7 +3,6 @@
 `python benchmarks/demo.py` runs it as it is, and holds it to its score.
 """
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -140,15 +139,3 @@ def test_wrong_requests_are_one_line(
     code, errors = refusal(capsys, *words)
     assert code == 2
     assert line in errors.splitlines()[-1]
-
-
-def test_evaluation_during_training_equals_evaluate(demo: Path) -> None:
-    """Decision 4: the BLEU seen while training is the BLEU of the final score."""
-    lines = (demo / "run" / "metrics.jsonl").read_text().splitlines()
-    last = [line for line in map(json.loads, lines) if line["kind"] == "eval"][-1]
-    result = run_dragoman(
-        *("evaluate", demo / "run", "--checkpoint", "latest", "--beam", "1"),
-        *("--source", demo / "text/validation.en", "--reference", demo / "text/validation.de"),
-    )
-    assert f"BLEU  {last['bleu']:.2f} " in result.stdout
-    assert f"loss  {last['loss']:.4f} " in result.stdout

@@ -39,7 +39,7 @@ def test_step_times_by_hand(tmp_path: Path) -> None:
     assert sum(times.phases.values()) == pytest.approx(times.mean)
 
 
-def test_the_first_steps_of_every_life_are_left_out(tmp_path: Path) -> None:
+def test_the_first_steps_of_every_attempt_are_left_out(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.begin()
     for step in range(1, 11):
@@ -90,7 +90,7 @@ def test_attempts_with_the_same_workers_count_together(tmp_path: Path) -> None:
     assert steps == [*range(1, 121), *range(161, 181)]
 
 
-def test_a_life_without_steps_says_nothing_about_the_others(tmp_path: Path) -> None:
+def test_an_attempt_without_steps_says_nothing_about_the_others(tmp_path: Path) -> None:
     run = pair_run(tmp_path)
     run.lines.pop()
     run.hosts = ("alpha",)

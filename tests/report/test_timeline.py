@@ -46,7 +46,7 @@ def test_every_second_is_accounted_for(tmp_path: Path) -> None:
     assert sum(found.parts.values()) == pytest.approx(found.wall)
 
 
-def test_a_life_begins_with_its_first_step_not_with_its_first_meeting(tmp_path: Path) -> None:
+def test_an_attempt_begins_with_its_first_step_not_with_its_first_meeting(tmp_path: Path) -> None:
     run = local_run(tmp_path, rounds=2)
     run.clock += 30
     run.begin("restart", 8, reason="a worker died")

@@ -78,7 +78,7 @@ def test_a_save_asked_for_before_the_start_is_answered(
     assert [line["step"] for line in metrics(prepared / "run", "checkpoint")] == [1, 2]
 
 
-def test_a_save_that_an_earlier_life_answered_is_not_made_again(
+def test_a_save_that_an_earlier_attempt_answered_is_not_made_again(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervision = Supervision(0)

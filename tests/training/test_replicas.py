@@ -64,7 +64,7 @@ def test_a_fresh_machine_does_not_wipe_the_history_of_a_run_without_checkpoints(
     assert sent == [(b"old\n", 1), (b"", 1), (b"", 1)]  # Neither samples nor earlier translations.
 
 
-def test_a_restart_waits_for_the_lock_of_the_life_before(
+def test_a_restart_waits_for_the_lock_of_the_attempt_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = ExitStack()

@@ -353,7 +353,7 @@ def test_signal_finishes_the_step_saves_and_leaves(prepared: Path, number: signa
 
 
 @pytest.mark.parametrize("step", [8, 12])
-def test_signal_interrupts_an_evaluation_which_the_next_life_makes(
+def test_signal_interrupts_an_evaluation_which_the_next_attempt_makes(
     prepared: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     settings = ["training.steps=12"]
