@@ -21,7 +21,7 @@ class _Case:
 
     kind: str
     found: LearningRate
-    schedule: RunSchedule | None
+    known: RunSchedule | None  # From the settings.
 
     @property
     def logged(self) -> LoggedRate:
@@ -29,27 +29,28 @@ class _Case:
         return self.found.logged
 
     @property
-    def law(self) -> RunSchedule:
-        assert self.schedule is not None
-        return self.schedule
+    def schedule(self) -> RunSchedule:
+        assert self.known is not None
+        return self.known
 
     @property
     def name_and_formula(self) -> str:
-        return f"The schedule is {self.kind.replace('_', ' ')}: {self.law.formula}"
+        return f"The schedule is {self.kind.replace('_', ' ')}: {self.schedule.formula}"
 
     @property
     def rise(self) -> str:
-        return f"It rises for {self.law.peak_step:,} steps to its peak of {self.law.peak:.3g}"
+        step, peak = self.schedule.peak_step, self.schedule.peak
+        return f"It rises for {step:,} steps to its peak of {peak:.3g}"
 
     @property
     def rise_and_now(self) -> str:
-        so_far = " (not reached yet)" if self.logged.now_step < self.law.peak_step else ""
+        so_far = " (not reached yet)" if self.logged.now_step < self.schedule.peak_step else ""
         now = f"at step {self.logged.now_step:,} it is {self.logged.now:.3g}"
         return f"{self.rise}{so_far}; {now}."
 
 
 def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
-    """Explain the curve from the settings and hold the log against the law."""
+    """Explain the curve from the settings and hold the log against them."""
     found, schedule = findings.learning_rate, findings.schedule
     kind = schedule.settings.kind if schedule else evidence.setting("schedule", "kind")
     case = _Case(str(kind or "unclear"), found, schedule)
@@ -68,7 +69,7 @@ def learning_rate(evidence: Evidence, findings: Findings) -> Answer:
 
 
 def _note_of_peak(case: _Case) -> str:
-    return f"peak {case.law.peak:.2g} at step {case.law.peak_step:,}"
+    return f"peak {case.schedule.peak:.2g} at step {case.schedule.peak_step:,}"
 
 
 _row = partial(

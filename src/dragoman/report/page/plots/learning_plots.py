@@ -156,7 +156,7 @@ def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:
 
 
 def learning_rate_picture(evidence: Evidence, findings: Findings) -> Picture | None:
-    """The logged learning rate on top of its law."""
+    """The logged learning rate on top of its schedule."""
     train, schedule = evidence.history.train, findings.schedule
     if not np.isfinite(train.learning_rate).any():
         return None
