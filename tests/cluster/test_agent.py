@@ -38,9 +38,8 @@ class Watch:
         monkeypatch.setattr(os, "kill", lambda process, _: self.killed.append(process))
         agent: Any = object.__new__(Agent)
         agent._orders, agent._heartbeats = SimpleNamespace(timeout_seconds=10.0), heartbeats
-        agent._post = lambda *_: None
         self.result: str | None = None
-        agent._control = SimpleNamespace(result=lambda: self.result)
+        agent._control = SimpleNamespace(result=lambda: self.result, post_failure=lambda _: None)
         agent._started = agent._looked = agent._awake_since = 100.0
         agent._killed = set()
         processes = [SimpleNamespace(poll=lambda code=code: code) for code in (None, None, 0)]

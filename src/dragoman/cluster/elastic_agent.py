@@ -177,7 +177,8 @@ class Agent(LocalElasticAgent):
             silence = now - max(last, self._awake_since)
             if silence > patience and self._control.result() is None:
                 reason = f"no heartbeat for {silence:.0f} s (process stopped or machine hung)"
-                self._post(worker.global_rank, beat["step"] if beat else None, reason)
+                step = beat["step"] if beat else None
+                self._control.post_failure(failure_here(reason, worker.global_rank, step))
                 self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)
 
@@ -199,9 +200,6 @@ class Agent(LocalElasticAgent):
                 self._control.give_up(
                     replace(failure, reason=f"{reason} for the third time at this step")
                 )
-
-    def _post(self, rank: int, step: int | None, reason: str) -> None:
-        self._control.post_failure(failure_here(reason, rank, step))
 
     def _last_beat(self, local_rank: int) -> dict[str, Any] | None:
         try:

@@ -136,11 +136,8 @@ class PreparedCorpus:
 
     def subwords(self) -> tuple[Subwords, Subwords]:
         """The vocabularies of source and target; one and the same if joint."""
-        source, *rest = (self._subwords(name) for name in self.manifest.vocabulary.files)
+        source, *rest = (Subwords(self.read(name)) for name in self.manifest.vocabulary.files)
         return source, rest[0] if rest else source
-
-    def _subwords(self, name: str) -> Subwords:
-        return Subwords(self.read(name))
 
     def evaluation_sets(self, kind: str) -> list[EvaluationSet]:
         """All sets of a kind ("validation" or "test"), in the order of the config."""

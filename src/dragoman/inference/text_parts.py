@@ -86,7 +86,7 @@ def _make_parts(
         return render(decoder.translate, request.output, decode_lines(lines, first))
 
     done = translate_parts(request.parts, job, translated, waits=workers.count > 1)
-    made = int(sum(count for (count,) in workers.gather([done.made])))
+    made = int(sum(workers.gather_number(done.made)))
     return done if workers.count == 1 else replace(done, made=made, found=done.parts - made)
 
 
@@ -97,12 +97,12 @@ def _refuse_other_folders(folder: Path, workers: Workers) -> None:
     sign = folder / f".{workers.broadcast(uuid4().hex)}"
     if workers.is_first:
         sign.touch()
-    workers.gather([0.0])  # Nobody looks before it is there.
-    seen = [bool(there) for (there,) in workers.gather([float(sign.exists())])]
+    workers.barrier()  # Nobody looks before it is there.
+    seen = workers.gather_number(sign.exists())
     if workers.is_first:
         sign.unlink()
     if not all(seen):
-        other = workers.hosts[seen.index(False)]
+        other = workers.hosts[seen.index(0.0)]
         raise UserError(
             f"{folder.absolute()} on {other} is not the one on {workers.hosts[0]}: with --hosts, "
             "--output must be a folder that all machines share"

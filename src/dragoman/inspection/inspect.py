@@ -1,6 +1,5 @@
 """One pass over all training text, on all cores, in bounded memory."""
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import tee
 
@@ -9,7 +8,7 @@ from dragoman.console import Progress, say
 from dragoman.corpus.inputs import Inputs, set_sentences
 from dragoman.corpus.languages import knows
 from dragoman.corpus.passes import LINES_PER_CHUNK, ordered_map, worker_pool
-from dragoman.corpus.text import RawChunk, read_chunks
+from dragoman.corpus.text import read_chunks
 from dragoman.inspection.chunk import Watched, inspect_chunk
 from dragoman.inspection.findings import Inspection
 from dragoman.inspection.tally import Tally
@@ -33,7 +32,9 @@ def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
     tally = Tally()
     packed_bytes = sum(path.stat().st_size for files in inputs.train for path in files.paths)
     # Workers are some chunks ahead; the lines of these are kept for examples.
-    chunks, same = tee(_chunks(inputs))
+    chunks, same = tee(
+        chunk for files in inputs.train for chunk in read_chunks(files, LINES_PER_CHUNK)
+    )
     with (
         worker_pool(processes) as pool,
         Progress("inspecting", packed_bytes, "bytes") as progress,
@@ -43,10 +44,6 @@ def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
             tally.add(chunk, found)
             progress.advance(chunk.packed_bytes)
     return tally.inspection(inputs, languages, known)
-
-
-def _chunks(inputs: Inputs) -> Iterator[RawChunk]:
-    return (chunk for files in inputs.train for chunk in read_chunks(files, LINES_PER_CHUNK))
 
 
 def _estimate_pairs(inputs: Inputs) -> float:

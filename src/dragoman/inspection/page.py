@@ -79,6 +79,7 @@ def _side(one: Finding) -> str:
 
 def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
     names = [Path(text.source or text.tsv).name for text in config.corpus.train]
+    was_found = {one.id for one in found.findings}
     return {
         "title": folder.name,
         "pairs": f"{found.pairs:,}",
@@ -99,7 +100,7 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
             if one.sentences
         ],
         "findings": [_finding_values(one) for one in found.findings],
-        "checked": [kind.title for name, kind in KINDS.items() if not _was_found(name, found)],
+        "checked": [kind.title for name, kind in KINDS.items() if name not in was_found],
         "sides": [
             _side_values(name, language, size, found.pairs)
             for name, language, size in zip(
@@ -109,10 +110,6 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
         "words_per_bar": WORDS_PER_BAR,
         "version": __version__,
     }
-
-
-def _was_found(name: str, found: Inspection) -> bool:
-    return any(one.id == name for one in found.findings)
 
 
 def _finding_values(one: Finding) -> dict[str, Any]:

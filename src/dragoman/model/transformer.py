@@ -104,13 +104,10 @@ class Transformer(nn.Module):
         x = self._embed(
             self.target_embedding, target_input, sinusoids(positions, self.shape.d_model)
         )
-        for layer in self._decoder_layers():
+        for layer in cast(Iterable[DecoderLayer], self.decoder):
             x = layer(x, self_mask, *layer.cross.memory(encoded), cross_mask)
         normed: Tensor = self.decoder_norm(x)
         return normed
-
-    def _decoder_layers(self) -> Iterable["DecoderLayer"]:
-        return cast(Iterable[DecoderLayer], self.decoder)
 
     def _embed(self, embedding: nn.Embedding, tokens: Tensor, places: Tensor) -> Tensor:
         x = embedding(tokens) * math.sqrt(self.shape.d_model) + places

@@ -14,7 +14,6 @@ from dragoman.report.answers.answer import (
     Answer,
     Confidence,
     Row,
-    Tone,
     facts_of,
     unknown,
 )
@@ -195,10 +194,6 @@ def _advice_past_best(case: _Case) -> str:
     return advice
 
 
-def _tone_past_best(case: _Case) -> Tone:
-    return "bad" if case.has_diverged_to_a_number else "caution"
-
-
 def _confidence_past_best(case: _Case) -> Confidence:
     turn = case.learning.overfitting
     return "high" if turn.has_jumped or turn.probability >= VERY_LIKELY.value else "medium"
@@ -230,7 +225,7 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
     ),
     "past its best": Row(
         verdict="no",
-        tone=_tone_past_best,
+        tone=lambda case: "bad" if case.has_diverged_to_a_number else "caution",
         confidence=_confidence_past_best,
         note=lambda case: f"worse than at step {case.learning.overfitting.best_step:,}",
         words=_words_past_best,

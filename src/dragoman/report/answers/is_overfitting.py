@@ -13,7 +13,6 @@ from dragoman.report.answers.answer import (
     Answer,
     Confidence,
     Row,
-    Tone,
     facts_of,
     unknown,
 )
@@ -160,14 +159,6 @@ def _confidence_of_turn(case: _Case) -> Confidence:
     return "high" if sure and math.isfinite(found.bleu_rise_probability) else "medium"
 
 
-def _confidence_at_minimum(case: _Case) -> Confidence:
-    return "high" if case.found.probability <= 1 - VERY_LIKELY.value else "medium"
-
-
-def _tone_at_minimum(case: _Case) -> Tone:
-    return "plain" if case.found.without_number else "good"
-
-
 _unclear = partial(Row[_Case], verdict="unclear", confidence="low", note=_note_of_rise)
 
 ROWS: Mapping[OverfittingReason, Row[_Case]] = {
@@ -185,8 +176,10 @@ ROWS: Mapping[OverfittingReason, Row[_Case]] = {
     ),
     "at its minimum": Row(
         verdict="no",
-        tone=_tone_at_minimum,
-        confidence=_confidence_at_minimum,
+        tone=lambda case: "plain" if case.found.without_number else "good",
+        confidence=lambda case: (
+            "high" if case.found.probability <= 1 - VERY_LIKELY.value else "medium"
+        ),
         note=lambda case: (
             f"lowest eval loss at step {case.found.best_step:,} of {case.found.last_step:,}"
         ),

@@ -8,7 +8,7 @@ import numpy as np
 
 from dragoman.prediction.step_model import ALONE, Prediction, Scenario, predict
 from dragoman.prediction.sync_choice import choose_local_steps, choose_way, is_slower
-from dragoman.report.answers.answer import Answer, Confidence, Row, Tone, facts_of, unknown
+from dragoman.report.answers.answer import Answer, Confidence, Row, facts_of, unknown
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
 from dragoman.report.findings.bottleneck import Network, NetworkReason
@@ -125,10 +125,6 @@ def _confidence(case: _Case) -> Confidence:
     return "high" if case.found.agrees and not case.unseen else "medium"
 
 
-def _tone_if_small(case: _Case) -> Tone:
-    return "caution" if case.slower else "good"
-
-
 _MEASURE_AGAIN = _advice(
     _if_not_a_loss("Run `dragoman check` to measure machines and links again.")
 )
@@ -172,7 +168,7 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
     "few steps": _unclear(words=_and("but too few steps were made"), advice=_MORE_STEPS),
     "small share": Row(
         verdict="no",
-        tone=_tone_if_small,
+        tone=lambda case: "caution" if case.slower else "good",
         confidence=_confidence,
         note=_share,
         words=_and(""),
