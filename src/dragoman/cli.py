@@ -5,7 +5,6 @@ import errno
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -252,14 +251,11 @@ def _augment(arguments: argparse.Namespace) -> None:
 def _export(arguments: argparse.Namespace) -> None:
     from dragoman.inference.export import ExportRequest, export_run
     from dragoman.inference.model_card import Verdict
-    from dragoman.report.answers import answer_all
-    from dragoman.report.evidence import load_evidence
-    from dragoman.report.findings.analysis import analyse
+    from dragoman.report.answers import answers_now
     from dragoman.runs.folder import find_run
 
     run = find_run(arguments.run)
-    evidence = load_evidence(run.path, time.time())
-    answers = answer_all(evidence, analyse(evidence))
+    verdicts = [Verdict(one.question, one.headline, one.answer) for one in answers_now(run.path)]
     request = ExportRequest(
         arguments.to,
         arguments.quantization,
@@ -269,7 +265,6 @@ def _export(arguments: argparse.Namespace) -> None:
         None if arguments.no_check else arguments.check_pairs,
         arguments.blend,
     )
-    verdicts = [Verdict(one.question, one.headline, one.answer) for one in answers]
     export_run(run, request, verdicts)
 
 

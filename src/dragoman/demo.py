@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -111,11 +110,8 @@ def _show_translations(evaluated: Sequence["Evaluated"]) -> None:
 
 def _show_answers(run: Path) -> None:
     """The questions that people ask first, each with its answer in a few words."""
-    from dragoman.report.answers import answer_all
-    from dragoman.report.evidence import load_evidence
-    from dragoman.report.findings.analysis import analyse
+    from dragoman.report.answers import answers_now
 
-    evidence = load_evidence(run, time.time())
-    for answer in answer_all(evidence, analyse(evidence))[:ANSWERS_SHOWN]:
+    for answer in answers_now(run)[:ANSWERS_SHOWN]:
         note = f" ({answer.note})" if answer.note else ""
         print(f"  {answer.question} {answer.headline}{note}", flush=True)

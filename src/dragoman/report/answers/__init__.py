@@ -1,6 +1,8 @@
 """The questions that everyone asks after a long run, in the order of the report."""
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from dragoman.report.answers.answer import Answer
 from dragoman.report.answers.fully_trained import fully_trained
@@ -16,8 +18,8 @@ from dragoman.report.answers.time_and_sizes import (
     duration,
     training_set,
 )
-from dragoman.report.evidence import Evidence
-from dragoman.report.findings.analysis import Findings
+from dragoman.report.evidence import Evidence, load_evidence
+from dragoman.report.findings.analysis import Findings, analyse
 
 QUESTIONS: tuple[Callable[[Evidence, Findings], Answer], ...] = (
     duration,
@@ -37,3 +39,9 @@ QUESTIONS: tuple[Callable[[Evidence, Findings], Answer], ...] = (
 def answer_all(evidence: Evidence, findings: Findings) -> tuple[Answer, ...]:
     """Answer every question."""
     return tuple(question(evidence, findings) for question in QUESTIONS)
+
+
+def answers_now(run: Path) -> tuple[Answer, ...]:
+    """Every answer about a run as it stands."""
+    evidence = load_evidence(run, time.time())
+    return answer_all(evidence, analyse(evidence))

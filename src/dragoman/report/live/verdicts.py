@@ -13,10 +13,8 @@ from dragoman.config import NotifySettings
 from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.notify import Notice, notify
-from dragoman.report.answers import answer_all
+from dragoman.report.answers import answers_now
 from dragoman.report.answers.answer import Answer
-from dragoman.report.evidence import load_evidence
-from dragoman.report.findings.analysis import analyse
 from dragoman.report.live.run_state import LARGEST_SHARE
 from dragoman.runs.folder import RunFolder
 
@@ -33,17 +31,11 @@ def changes(before: Mapping[str, Answer], after: Mapping[str, Answer]) -> Iterat
             yield f"{answer.question} Was {earlier.verdict}, now {answer.verdict}: {answer.answer}"
 
 
-def answers_of(run: RunFolder) -> dict[str, Answer]:
-    """All answers of now."""
-    evidence = load_evidence(run.path, time.time())
-    return {answer.id: answer for answer in answer_all(evidence, analyse(evidence))}
-
-
 def tell_changes(
     run: RunFolder, settings: NotifySettings, before: Mapping[str, Answer]
 ) -> dict[str, Answer]:
     """Look at the run once, and tell of every verdict that changed."""
-    after = answers_of(run)
+    after = {answer.id: answer for answer in answers_now(run.path)}
     for message in changes(before, after):
         notify(settings, Notice("verdict", run.name, message), say)
     return after
