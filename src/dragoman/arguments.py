@@ -114,27 +114,35 @@ def _add_training_verbs(verbs: "Verbs") -> None:
 
 def _add_model_verbs(verbs: "Verbs") -> None:
     """The verbs that use what was trained."""
-    evaluate = verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model")
-    add_trained(evaluate)
-    evaluate.add_argument(
+    _add_evaluate(verbs.add_parser("evaluate", help="loss, BLEU and chrF of a trained model"))
+    _add_translate(verbs.add_parser("translate", help="translate standard input, line by line"))
+    _add_augment(verbs.add_parser("augment", help="make synthetic training text with a model"))
+    _add_export(verbs.add_parser("export", help="convert a trained model for other programs"))
+    _add_serve(verbs.add_parser("serve", help="translation server with a web page"))
+
+
+def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+    add_trained(parser)
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME",
         help="a set of the corpus, such as dev or validation.dev; may be repeated",
     )
-    evaluate.add_argument("--source", type=Path, help="a file to translate instead of a set")
-    evaluate.add_argument("--reference", type=Path, help="its reference translation")
-    evaluate.add_argument(
+    parser.add_argument("--source", type=Path, help="a file to translate instead of a set")
+    parser.add_argument("--reference", type=Path, help="its reference translation")
+    parser.add_argument(
         "--output",
         type=Path,
         metavar="FOLDER",
         help="write the translations to this folder, as NAME.txt",
     )
 
-    translate = verbs.add_parser("translate", help="translate standard input, line by line")
-    add_trained(translate)
-    translate.add_argument(
+
+def _add_translate(parser: argparse.ArgumentParser) -> None:
+    add_trained(parser)
+    parser.add_argument(
         "--n-best",
         type=int,
         default=1,
@@ -143,44 +151,46 @@ def _add_model_verbs(verbs: "Verbs") -> None:
         "score is the log-probability divided by length^length_penalty (default: only the "
         "best, without score)",
     )
-    translate.add_argument(
+    parser.add_argument(
         "--scores", action="store_true", help="print the score and a tab before each translation"
     )
-    translate.add_argument(
+    parser.add_argument(
         "--sample",
         action="store_true",
         help="sample translations instead of searching for the best; for synthetic training text",
     )
-    add_sampling(translate)
-    add_parts(translate, is_required=False)
-    add_workers(translate)
-    add_engine(translate)
+    add_sampling(parser)
+    add_parts(parser, is_required=False)
+    add_workers(parser)
+    add_engine(parser)
 
-    augment = verbs.add_parser("augment", help="make synthetic training text with a model")
-    augment.add_argument(
+
+def _add_augment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "way",
         choices=["back-translate", "distill"],
         help="back-translate: text in the target language through a model of the other direction; "
         "distill: source text through a teacher",
     )
-    add_trained(augment)
-    add_sampling(augment)
-    add_parts(augment, is_required=True)
-    add_augment(augment)
-    add_workers(augment)
-    add_engine(augment)
+    add_trained(parser)
+    add_sampling(parser)
+    add_parts(parser, is_required=True)
+    add_augment(parser)
+    add_workers(parser)
+    add_engine(parser)
 
-    export = verbs.add_parser("export", help="convert a trained model for other programs")
-    add_weights(export)
-    export.add_argument("--to", choices=get_args(Library), required=True, help="the library")
-    export.add_argument(
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    add_weights(parser)
+    parser.add_argument("--to", choices=get_args(Library), required=True, help="the library")
+    parser.add_argument(
         "--quantization",
         choices=get_args(Quantization),
         default="float32",
         help="type of the stored weights; not for transformers (default: float32)",
     )
-    export.add_argument("--output", type=Path, help="output folder (default: RUN/export/LIBRARY)")
-    parity = export.add_mutually_exclusive_group()
+    parser.add_argument("--output", type=Path, help="output folder (default: RUN/export/LIBRARY)")
+    parity = parser.add_mutually_exclusive_group()
     parity.add_argument(
         "--check-pairs",
         type=int,
@@ -189,8 +199,6 @@ def _add_model_verbs(verbs: "Verbs") -> None:
         help="compare with Dragoman's decoder on N validation pairs (default: 500)",
     )
     parity.add_argument("--no-check", action="store_true", help="skip the comparison")
-
-    _add_serve(verbs.add_parser("serve", help="translation server with a web page"))
 
 
 def _add_report_verbs(verbs: "Verbs") -> None:
