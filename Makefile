@@ -29,7 +29,7 @@ lint: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/dragoman settings > docs/settings.md
-	$(BIN)/python -m dragoman.run_folder_page > docs/run-folder.md
+	$(BIN)/python tests/test_run_folder_page.py
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
