@@ -21,12 +21,10 @@ from dragoman.errors import UserError
 from dragoman.inference.export_folder import SUBWORDS
 from dragoman.inference.hypotheses import Hypothesis
 from dragoman.inference.translate import TextSides, Translation, longest_output, translate_text
-from dragoman.model.attention import CrossAttention, SelfAttention
 from dragoman.model.transformer import (
     NORM_EPSILON,
     DecoderLayer,
     EncoderLayer,
-    FeedForward,
     Transformer,
     sinusoids,
 )
@@ -98,41 +96,27 @@ def _specify(model: Transformer, positions: int) -> Any:
     spec.decoder.projection.weight = _numbers(model.target_embedding.weight)
     _set_norm(spec.encoder.layer_norm, model.encoder_norm)
     _set_norm(spec.decoder.layer_norm, model.decoder_norm)
-    for layer_spec, layer in zip(spec.encoder.layer, model.encoder, strict=True):
-        _set_encoder_layer(layer_spec, cast(EncoderLayer, layer))
-    for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
-        _set_decoder_layer(layer_spec, cast(DecoderLayer, layer))
+    for side, layers in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
+        for layer_spec, layer in zip(side.layer, layers, strict=True):
+            _set_layer(layer_spec, cast(EncoderLayer | DecoderLayer, layer))
     return spec
 
 
-def _set_encoder_layer(spec: Any, layer: EncoderLayer) -> None:
-    _set_self_attention(spec.self_attention, layer.attention_norm, layer.attention)
-    _set_feed_forward(spec.ffn, layer.feed_forward_norm, layer.feed_forward)
+def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    own = layer.attention
+    _set_attention(spec.self_attention, layer.attention_norm, own.query_key_value, own.output)
+    if isinstance(layer, DecoderLayer):
+        cross = layer.cross
+        _set_attention(spec.attention, layer.cross_norm, cross.query, cross.key_value, cross.output)
+    _set_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
+    _set_linear(spec.ffn.linear_0, layer.feed_forward.inner)
+    _set_linear(spec.ffn.linear_1, layer.feed_forward.outer)
 
 
-def _set_decoder_layer(spec: Any, layer: DecoderLayer) -> None:
-    _set_self_attention(spec.self_attention, layer.attention_norm, layer.attention)
-    _set_cross_attention(spec.attention, layer.cross_norm, layer.cross)
-    _set_feed_forward(spec.ffn, layer.feed_forward_norm, layer.feed_forward)
-
-
-def _set_self_attention(spec: Any, norm: nn.LayerNorm, attention: SelfAttention) -> None:
+def _set_attention(spec: Any, norm: nn.LayerNorm, *projections: nn.Linear) -> None:
     _set_norm(spec.layer_norm, norm)
-    _set_linear(spec.linear[0], attention.query_key_value)
-    _set_linear(spec.linear[1], attention.output)
-
-
-def _set_cross_attention(spec: Any, norm: nn.LayerNorm, attention: CrossAttention) -> None:
-    _set_norm(spec.layer_norm, norm)
-    _set_linear(spec.linear[0], attention.query)
-    _set_linear(spec.linear[1], attention.key_value)
-    _set_linear(spec.linear[2], attention.output)
-
-
-def _set_feed_forward(spec: Any, norm: nn.LayerNorm, feed_forward: FeedForward) -> None:
-    _set_norm(spec.layer_norm, norm)
-    _set_linear(spec.linear_0, feed_forward.inner)
-    _set_linear(spec.linear_1, feed_forward.outer)
+    for own, projection in zip(spec.linear, projections, strict=True):
+        _set_linear(own, projection)
 
 
 def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
