@@ -1,6 +1,6 @@
 """Reads metrics.jsonl, even damaged or a week long: steps as columns, other events one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -49,10 +49,10 @@ def read_metrics(path: Path, columns: Sequence[FieldPath]) -> Metrics:
         line = decode_object(text)
         if line is None:
             damaged += [number] if text.strip() else []
-        elif (kind := line.get("kind")) == "train":
+        elif line.get("kind") == "train":
             late_steps.append((number, numbers_of(line, columns)))
-        elif isinstance(kind, str) and kind in EVENTS:
-            events.append(_read_event(number, line))
+        elif logged := read_event(line, number):
+            events.append(logged)
     values = np.column_stack((table.values, *(numbers for _, numbers in late_steps)))
     lines = np.append(table.lines, [line for line, _ in late_steps]).astype(np.int64)
     order = np.argsort(lines, kind="stable")
@@ -67,11 +67,15 @@ def read_metrics(path: Path, columns: Sequence[FieldPath]) -> Metrics:
     )
 
 
-def _read_event(number: int, line: dict[str, Any]) -> Logged[Event]:
-    kind = cast(EventKind, line["kind"])
+def read_event(line: Mapping[str, Any], number: int = 0) -> Logged[Event] | None:
+    """What can be read of one line; None if nobody knows its kind."""
+    kind = line.get("kind")
+    if not isinstance(kind, str) or kind not in EVENTS:
+        return None
     time, step = number_or_none(line.get("time")), number_or_none(line.get("step"))
-    event = parse_leniently(EVENTS[kind], line)
-    return Logged(number, kind, np.nan if time is None else time, int(step or 0), event)
+    known = cast(EventKind, kind)
+    event = parse_leniently(EVENTS[known], line)
+    return Logged(number, known, np.nan if time is None else time, int(step or 0), event)
 
 
 def highest_steps(path: Path) -> dict[EventKind, int]:

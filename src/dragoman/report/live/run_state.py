@@ -7,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.documents import number_or_none
-from dragoman.records import BEGINNINGS
+from dragoman.documents import parse_leniently
+from dragoman.records import (
+    Beginning,
+    CheckpointFailed,
+    End,
+    EndReason,
+    Evaluation,
+    MachineChange,
+    SampleTranslation,
+    TrainStep,
+)
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import plain
 from dragoman.report.evidence import Evidence, load_evidence
@@ -17,6 +26,7 @@ from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.live.machine_now import MachineNow
 from dragoman.report.live.tail import Tail
 from dragoman.runs.folder import RunFolder
+from dragoman.runs.metrics_reader import read_event
 from dragoman.thresholds import SILENCE
 from dragoman.wording import in_bits_per_second, in_time
 
@@ -35,7 +45,7 @@ _TOLD = {
     "checkpoint_failed": "checkpoint could not be written",
     "stop": "ended",
 }
-_ENDS = {
+_ENDS: Mapping[EndReason, str] = {
     "steps": "finished: all steps done",
     "epochs": "finished: all epochs done",
     "hours": "finished: time limit reached",
@@ -70,7 +80,7 @@ class RunState:
         self._translations: dict[str, dict[str, Any]] = {}
         self._outlook: dict[str, Any] = {}
         self._last_time = 0.0
-        self._end: dict[str, Any] | None = None
+        self._end: End | None = None
 
     def look(self) -> dict[str, Any]:
         """Read what is new and give the whole state, ready for JSON."""
@@ -141,75 +151,77 @@ class RunState:
             if found is not None
         }
         for attempt in history.attempts:
-            self._note(attempt.kind, attempt.time, attempt.step, vars(attempt.began))
+            self._note(attempt.kind, attempt.time, attempt.step, attempt.began)
             for host in attempt.began.joined or ():
-                self._note("joined", attempt.time, attempt.step, {"host": host})
+                joined = MachineChange(host, "", attempt.began.workers)
+                self._note("joined", attempt.time, attempt.step, joined)
         for lost in history.machines_lost:
-            self._note("lost", lost.time, lost.step, vars(lost.event))
+            self._note("lost", lost.time, lost.step, lost.event)
         self._events.sort(key=lambda one: one["time"])
         if history.end is not None:
-            self._note("stop", history.last_time, history.train.last_step, vars(history.end))
+            self._note("stop", history.last_time, history.train.last_step, history.end)
         for sample in evidence.samples:
-            self._note_sample(vars(sample))
+            self._note_sample(sample)
         self._last_time = history.last_time if np.isfinite(history.last_time) else 0.0
 
     def _read(self) -> None:
         """Take in the lines that were added."""
-        for line in self._metrics.lines():
-            kind, at = line.get("kind"), number_or_none(line.get("time"))
-            step = int(number_or_none(line.get("step")) or 0)
-            self._last_time = max(self._last_time, at or 0.0)
-            if kind == "train":
-                self._note_step(step, at or self._last_time, line)
-            elif kind == "eval":
-                self._note_evaluation(step, line)
-            elif kind in _TOLD:
-                self._note(kind, at or self._last_time, step, line)
-                if kind in BEGINNINGS:
-                    self._void_beyond(step)
+        for logged in filter(None, map(read_event, self._metrics.lines())):
+            at = logged.time if np.isfinite(logged.time) else self._last_time
+            self._last_time = max(self._last_time, at)
+            match logged.event:
+                case TrainStep() as event:
+                    self._note_step(logged.step, at, event)
+                case Evaluation() as event:
+                    self._note_evaluation(logged.step, event)
+                case Beginning() | MachineChange() | CheckpointFailed() | End() as event:
+                    self._note(logged.kind, at, logged.step, event)
+                    if isinstance(event, Beginning):
+                        self._void_beyond(logged.step)
         for line in self._samples.lines():
-            self._note_sample(line)
+            self._note_sample(parse_leniently(SampleTranslation, line))
         if self._run.monitor.is_dir():
             for path in sorted(self._run.monitor.glob("*.jsonl")):
                 if path.stem not in self._machines:
                     self._machines[path.stem] = MachineNow(path)
                 self._machines[path.stem].read()
 
-    def _note_step(self, step: int, at: float, line: Mapping[str, Any]) -> None:
-        loss = number_or_none(line.get("loss"))
-        self._recent.append((at, step, number_or_none(line.get("target_tokens")) or 0.0))
-        if loss is not None:
-            self._train.append((float(step), loss))
+    def _note_step(self, step: int, at: float, event: TrainStep) -> None:
+        self._recent.append((at, step, event.target_tokens))
+        if np.isfinite(event.loss):
+            self._train.append((float(step), event.loss))
         if len(self._train) > 2 * MOST_POINTS:
             half = np.array(self._train[: len(self._train) // 2 * 2]).reshape(-1, 2, 2).mean(axis=1)
             self._train = [(float(x), float(y)) for x, y in half]
 
-    def _note_evaluation(self, step: int, line: Mapping[str, Any]) -> None:
+    def _note_evaluation(self, step: int, event: Evaluation) -> None:
         first = self._evidence and self._evidence.evaluations
-        if first and line.get("set") != first.name:
-            return
-        self._evaluations[step] = {
-            "loss": number_or_none(line.get("loss")),
-            "sample": number_or_none(line.get("train_sample_loss")),
-            "bleu": number_or_none(line.get("bleu")),
-        }
+        if not first or event.set == first.name:
+            scores = {"loss": event.loss, "sample": event.train_sample_loss, "bleu": event.bleu}
+            self._evaluations[step] = scores
 
-    def _note(self, kind: str, at: float, step: int, line: Mapping[str, Any]) -> None:
-        who = line.get("host") or ""
-        why = line.get("reason") or ""
-        self._end = {"reason": why} if kind == "stop" else None
+    def _note(
+        self,
+        kind: str,
+        at: float,
+        step: int,
+        event: Beginning | MachineChange | CheckpointFailed | End,
+    ) -> None:
+        who = event.host if isinstance(event, MachineChange) else ""
+        why = event.reason or ""
+        self._end = event if isinstance(event, End) else None
         if kind == "lost":
             self._lost.add(who)
         elif kind == "joined":
             self._lost.discard(who)
         elif kind in ("start", "resume"):
             self._lost.clear()
-        if who and str(why).startswith(who):
+        if who and why.startswith(who):
             why = ""  # It says the same once more.
         words = f"{who} {_TOLD[kind]}".strip()
-        if kind == "stop":
-            words, why = _ENDS.get(why, "ended"), line.get("detail") or ""
-        told = {"kind": kind, "time": at, "step": step, "what": words, "why": str(why)}
+        if self._end:
+            words, why = _ENDS[self._end.reason], self._end.detail or ""
+        told = {"kind": kind, "time": at, "step": step, "what": words, "why": why}
         self._events.append(told)
 
     def _void_beyond(self, step: int) -> None:
@@ -218,12 +230,11 @@ class RunState:
         self._evaluations = {at: one for at, one in self._evaluations.items() if at <= step}
         self._recent.clear()
 
-    def _note_sample(self, line: Mapping[str, Any]) -> None:
-        source = str(line.get("source") or "")
+    def _note_sample(self, sample: SampleTranslation) -> None:
+        text, step = sample.translation, sample.step
         kept = self._translations.setdefault(
-            source, {"source": source, "reference": str(line.get("reference") or ""), "tries": []}
+            sample.source, {"source": sample.source, "reference": sample.reference, "tries": []}
         )
-        text, step = str(line.get("translation") or ""), int(number_or_none(line.get("step")) or 0)
         # A restart repeats evaluations: the last translation at a step counts.
         before = [one for one in kept["tries"] if one["step"] < step]
         if not before or before[-1]["text"] != text:
@@ -265,9 +276,8 @@ class RunState:
 
     def _state_words(self, now: float) -> dict[str, Any]:
         if self._end is not None:
-            reason = self._end["reason"]
-            tone = "plain" if reason != "error" else "bad"
-            return {"tone": tone, "words": _ENDS.get(reason, "ended")}
+            tone = "bad" if self._end.reason == "error" else "plain"
+            return {"tone": tone, "words": _ENDS[self._end.reason]}
         if not self._last_time:
             return {"tone": "plain", "words": "waiting for the run to start"}
         newest = max([self._last_time, *(one.time for one in self._machines.values())])
