@@ -41,7 +41,7 @@ from dragoman.cluster.engine import join_running_jobs, stop_heartbeats
 from dragoman.cluster.failures import describe_error, failure_here
 from dragoman.cluster.network import Route, route_to_others
 from dragoman.cluster.orders import Orders, read_orders
-from dragoman.cluster.rendezvous import Meetings, SignedRendezvous, make_handler
+from dragoman.cluster.rendezvous import Rendezvous, SignedRendezvous, make_handler
 from dragoman.console import protect_console, say
 from dragoman.errors import UserError, explain
 
@@ -106,10 +106,10 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
     store = connect(orders.store)
     backend = SignedRendezvous(store, orders.run_id, bytes.fromhex(orders.secret))
     machines = orders.min_machines, orders.max_machines
-    meetings = make_handler(
+    rendezvous = make_handler(
         backend, store, orders.run_id, route.address, machines, orders.wait_seconds
     )
-    agent = _make_agent(orders, control, meetings, route, folder)
+    agent = _make_agent(orders, control, rendezvous, route, folder)
     is_over = True
     try:
         return 1 if agent.run().is_failed() else 0
@@ -121,7 +121,7 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
     except RendezvousError as error:
         reason, is_over = f"the machines could not connect: {error}", False
     finally:
-        stop_heartbeats(meetings)
+        stop_heartbeats(rendezvous)
     if is_over:
         control.give_up(failure_here(reason))
     else:  # The others train, and the launcher brings this machine back to them.
@@ -130,7 +130,7 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
 
 
 def _make_agent(
-    orders: Orders, control: ControlStore, meetings: Meetings, route: Route, folder: Path
+    orders: Orders, control: ControlStore, rendezvous: Rendezvous, route: Route, folder: Path
 ) -> Agent:
     config = folder / "config.toml"
     config.write_text(orders.config, encoding="utf-8")
@@ -155,13 +155,13 @@ def _make_agent(
         local_world_size=orders.workers,
         entrypoint=sys.executable,
         args=tuple(word.replace("$", "$$") for word in words),  # The engine replaces ${local_rank}.
-        rdzv_handler=meetings,
+        rdzv_handler=rendezvous,
         max_restarts=orders.max_restarts,
         monitor_interval=0.2,
         local_addr=route.address,
     )
     logs = DefaultLogsSpecs(log_dir=str(folder / "logs"))
-    return Agent(orders, control, meetings, heartbeats, spec=spec, logs_specs=logs)
+    return Agent(orders, control, rendezvous, heartbeats, spec=spec, logs_specs=logs)
 
 
 def _end_with_launcher(folder: Path) -> None:

@@ -107,7 +107,7 @@ class ControlStore:
     def note_rendezvous(self, attempt: int) -> None:
         """Draw a line under the failures so far: the workers of this attempt have not begun."""
         meeting = {
-            "number": self.meetings() + 1,
+            "number": self.rendezvous_count() + 1,
             "failures": len(self.failures()),
             "attempt": attempt,
         }
@@ -118,8 +118,8 @@ class ControlStore:
         meeting = self._notices.read("meeting")
         return int(meeting["attempt"]) if meeting else -1
 
-    def meetings(self) -> int:
-        """How often machines have met to begin an attempt."""
+    def rendezvous_count(self) -> int:
+        """How often machines have come together to begin an attempt."""
         meeting = self._notices.read("meeting")
         return int(meeting["number"]) if meeting else 0
 

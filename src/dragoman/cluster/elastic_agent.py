@@ -23,7 +23,7 @@ from dragoman.cluster.control_store import (
 from dragoman.cluster.engine import restarts_left, set_restarts_left, worker_process
 from dragoman.cluster.failures import Failure, failure_here, first_cause
 from dragoman.cluster.orders import Orders
-from dragoman.cluster.rendezvous import Meetings
+from dragoman.cluster.rendezvous import Rendezvous
 from dragoman.console import say
 
 # What a worker may take to its first heartbeat, for importing from a slow disk.
@@ -41,29 +41,29 @@ class Agent(LocalElasticAgent):
         self,
         orders: Orders,
         control: ControlStore,
-        meetings: Meetings,
+        rendezvous: Rendezvous,
         heartbeats: Path,
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
         self._orders = orders
         self._control = control
-        self._rounds = meetings
+        self._own_rendezvous = rendezvous
         self._heartbeats = heartbeats
         self._started = self._looked = self._awake_since = 0.0
         self._killed: set[int] = set()
-        self._meetings = 0
+        self._rendezvous_seen = 0
         self._attempt = -1
 
     def was_left_out(self) -> bool:
         """Whether others met while this machine waited for them."""
-        return self._control.meetings() > self._meetings
+        return self._control.rendezvous_count() > self._rendezvous_seen
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Meet the other agents, again if one of them dies between meeting and beginning."""
         while True:
             try:
-                self._meet(worker_group)
+                self._gather_machines(worker_group)
                 self._begin_attempt(worker_group)
                 return
             except (DistStoreError, TimeoutError):
@@ -71,7 +71,7 @@ class Agent(LocalElasticAgent):
 
     def _begin_attempt(self, worker_group: WorkerGroup) -> None:
         """Begin when the first agent has taken note of the meeting, which gives it its name."""
-        self._attempt = self._rounds.round
+        self._attempt = self._own_rendezvous.round
         attempt = str(self._attempt)
         notices = self._control.notices_of(attempt)
         if worker_group.group_rank == 0:
@@ -84,9 +84,9 @@ class Agent(LocalElasticAgent):
         host = self._orders.host or socket.gethostname()
         notices.post(f"machine/{worker_group.group_rank}", host)
 
-    def _meet(self, worker_group: WorkerGroup) -> None:
+    def _gather_machines(self, worker_group: WorkerGroup) -> None:
         """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
-        self._meetings = self._control.meetings()
+        self._rendezvous_seen = self._control.rendezvous_count()
         deadline = time.monotonic() + self._orders.wait_seconds
         super()._rendezvous(worker_group)
         while worker_group.workers[0].world_size < self._orders.min_workers:

@@ -78,7 +78,7 @@ class HeardState(RendezvousStateHolder):
         self._state.last_heartbeats = {node: beats[node] for node in self._state.last_heartbeats}
 
 
-class Meetings(DynamicRendezvousHandler):
+class Rendezvous(DynamicRendezvousHandler):
     """One machine's part in a rendezvous, which knows which one it was."""
 
     round = 0  # Of the last meeting; no two have the same.
@@ -95,7 +95,7 @@ def make_handler(
     address: str,
     machines: tuple[int, int],
     wait_seconds: float,
-) -> Meetings:
+) -> Rendezvous:
     """One machine's part in a rendezvous of so many machines, at least and at most."""
     timeout = RendezvousTimeout(
         join=timedelta(seconds=wait_seconds), last_call=timedelta(seconds=LAST_CALL_SECONDS)
@@ -104,4 +104,4 @@ def make_handler(
     settings = RendezvousSettings(run_id, *machines, timeout, keep_alive, KEEP_ALIVE_ATTEMPTS)
     node = NodeDescription(address, os.getpid(), 0)
     holder = HeardState(backend, settings)
-    return Meetings(node, settings, backend.name, store, holder)
+    return Rendezvous(node, settings, backend.name, store, holder)
