@@ -240,7 +240,7 @@ def test_workers_that_are_slower_by_turns_are_not_named(tmp_path: Path) -> None:
     assert "slowest in" not in network_bottleneck(evidence, findings).next_step
 
 
-def test_a_wait_that_piles_up_between_meetings_is_not_the_network(tmp_path: Path) -> None:
+def test_a_wait_that_piles_up_between_synchronizations_is_not_the_network(tmp_path: Path) -> None:
     network = _network(local_run(tmp_path, behind=0.5))
     # 2 s of exchange and 8 x 0.5 s of waiting for worker 1 in every 8 steps; the first round
     # counts from its fourth step.
@@ -249,7 +249,7 @@ def test_a_wait_that_piles_up_between_meetings_is_not_the_network(tmp_path: Path
     assert network.network_seconds == pytest.approx(2 / 8, rel=0.02)
 
 
-def test_what_a_worker_loses_and_gains_between_meetings_cancels(tmp_path: Path) -> None:
+def test_what_a_worker_loses_and_gains_between_synchronizations_cancels(tmp_path: Path) -> None:
     run = local_run(tmp_path)
     _compute(run, 0.6, 0.8)
     network = _network(run)
@@ -258,7 +258,7 @@ def test_what_a_worker_loses_and_gains_between_meetings_cancels(tmp_path: Path) 
     assert network.network_seconds == pytest.approx(2 / 8, rel=0.02)
 
 
-def test_meetings_are_no_uneven_steps(tmp_path: Path) -> None:
+def test_synchronizations_are_no_uneven_steps(tmp_path: Path) -> None:
     evidence = _load(local_run(tmp_path))
     findings = analyse(evidence)
     times = findings.times

@@ -79,7 +79,7 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     assert "resuming" not in folder.log.read_text()
 
 
-def test_steps_between_meetings_say_when_each_of_them_ended(
+def test_steps_between_synchronizations_say_when_each_of_them_ended(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their results are read together, at the meeting."""

@@ -49,7 +49,7 @@ class _Flight:
     previous_end: torch.cuda.Event | None  # None if nothing was queued before it.
     start: torch.cuda.Event = field(default_factory=_event)
     computed: torch.cuda.Event = field(default_factory=_event)
-    met: torch.cuda.Event = field(default_factory=_event)
+    summed: torch.cuda.Event = field(default_factory=_event)
     end: torch.cuda.Event = field(default_factory=_event)
 
 
@@ -57,7 +57,7 @@ class FusedStep:
     """One worker's steps on a GPU.
 
     One graph adds the gradients of a micro-batch, one updates the weights from them; between them
-    workers meet. Everything that differs from step to step travels in the inputs.
+    workers synchronize. Everything that differs from step to step travels in the inputs.
     """
 
     lag = 2
@@ -130,7 +130,7 @@ class FusedStep:
         flight.computed.record()
         if self.exchange:
             self.exchange.total(self._flat.gradients)
-        flight.met.record()
+        flight.summed.record()
         self._update_graph.replay()
         flight.room.results.copy_(self._results, non_blocking=True)
         flight.end.record()
@@ -154,9 +154,9 @@ class FusedStep:
             seconds_data=min(idle, flight.seconds_waited),
             seconds_compute=_seconds(flight.start, flight.computed),
             seconds_exposed_communication=(
-                _seconds(flight.computed, flight.met) if self.exchange else 0.0
+                _seconds(flight.computed, flight.summed) if self.exchange else 0.0
             ),
-            seconds_optimizer=_seconds(flight.met, flight.end),
+            seconds_optimizer=_seconds(flight.summed, flight.end),
             seconds=_seconds(flight.previous_end or flight.start, flight.end),
         )
 

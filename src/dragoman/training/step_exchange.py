@@ -1,4 +1,4 @@
-"""What workers tell each other about the steps they have finished, and ask of each other."""
+"""What workers share about the steps they have finished, and ask of each other."""
 
 import time
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ class Requests(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Told:
-    """Steps that this worker has told the others of."""
+class PendingResults:
+    """Steps whose results this worker has shared, and those of the others on their way."""
 
     finished: list[tuple[QueuedStep, StepResult]]
     moment: float  # When the last of them was.
     answers: Gathering
 
-    def hear(self) -> tuple[list[Requests], list[list[WorkerStep]]]:
+    def collect(self) -> tuple[list[Requests], list[list[WorkerStep]]]:
         """Wait for everyone; give their requests and, for each step, how it went, by rank."""
         answers = [iter(values) for values in self.answers.wait()]
         requests = [Requests(*islice(values, len(Requests._fields))) for values in answers]
@@ -57,10 +57,10 @@ class Told:
         return requests, steps
 
 
-def tell(
+def share_results(
     workers: Workers, requests: Requests, finished: Sequence[tuple[QueuedStep, StepResult]]
-) -> Told:
-    """Tell everyone how steps went, without waiting for anyone."""
+) -> PendingResults:
+    """Share how steps went, without waiting for anyone."""
     steps = (WorkerStep(one.loss, one.nll, one.seconds_compute) for _, one in finished)
     answers = workers.start_gather([*requests, *chain(*steps)])
-    return Told(list(finished), time.time(), answers)
+    return PendingResults(list(finished), time.time(), answers)

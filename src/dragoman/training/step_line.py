@@ -8,16 +8,16 @@ from dragoman.training.step_exchange import QueuedStep, WorkerStep
 
 
 def train_line(
-    queued: QueuedStep, mine: StepResult, everyone: Sequence[WorkerStep], seconds_hearing: float
+    queued: QueuedStep, mine: StepResult, everyone: Sequence[WorkerStep], seconds_collecting: float
 ) -> TrainStep:
     """Make a step's line; hearing from the others counts as communication."""
     batch = queued.batch
     if mine.seconds is None:
-        seconds = queued.seconds + seconds_hearing
+        seconds = queued.seconds + seconds_collecting
     else:
         # The device has its own clock, and works on while the host hears from others.
-        seconds, seconds_hearing = mine.seconds, 0.0
-    exposed = mine.seconds_exposed_communication + seconds_hearing
+        seconds, seconds_collecting = mine.seconds, 0.0
+    exposed = mine.seconds_exposed_communication + seconds_collecting
     accounted = mine.seconds_data + mine.seconds_compute + exposed + mine.seconds_optimizer
     slowest = fastest = None
     if len(everyone) > 1:

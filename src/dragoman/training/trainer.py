@@ -30,7 +30,7 @@ from dragoman.training.opening import Opened
 from dragoman.training.parts import Parts, choose_rows_per_device
 from dragoman.training.row_shares import RowShares
 from dragoman.training.step import mark_last
-from dragoman.training.step_exchange import QueuedStep, Requests, Told, tell
+from dragoman.training.step_exchange import PendingResults, QueuedStep, Requests, share_results
 from dragoman.training.step_line import end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
@@ -78,7 +78,7 @@ class Trainer:
             is_balanced=config.distributed.balance,
         )
         self.queued: deque[QueuedStep] = deque()
-        self.told: Told | None = None  # What others have been told, and have yet to answer.
+        self.pending: PendingResults | None = None  # Shared, but not collected from all others.
         # The attempt before may have left a request unanswered.
         self.saves_made = opened.attempt.saves_answered if opened.attempt else 0
         self.mark = time.perf_counter()  # When the last step was queued.
@@ -203,40 +203,40 @@ class Trainer:
         self.mark = end
 
     def _collect_results(self, *, is_pause_due: bool) -> tuple[Stop, int]:
-        """Hear how steps went; agree whether to stop, and on saves asked for.
+        """Collect how steps went; agree whether to stop, and on saves asked for.
 
         Before a pause no step stays on its way. Workers that step alone do not wait for each
-        other's answers, but hear them when they ask the next time.
+        other's results, but collect them the next time.
         """
         in_flight = 0 if is_pause_due else self.step.lag
         finished = [
             (self.queued.popleft(), self.step.result()) for _ in range(len(self.queued) - in_flight)
         ]
-        told, self.told = [self.told] if self.told else [], None
+        pending, self.pending = [self.pending] if self.pending else [], None
         if finished:
             own = Requests(self._reason_to_stop(), self.supervision.saves_asked, self.watch.is_due)
-            told.append(tell(self.workers, own, finished))
+            pending.append(share_results(self.workers, own, finished))
             if self.local and not is_pause_due:
-                self.told = told.pop()
-        agreed = [self._note_results(one) for one in told]
+                self.pending = pending.pop()
+        agreed = [self._note_results(one) for one in pending]
         stops, saves_asked = zip(*agreed, strict=True) if agreed else ((), ())
         return max(stops, default=Stop.NO), max(saves_asked, default=self.saves_made)
 
-    def _note_results(self, told: Told) -> tuple[Stop, int]:
-        """Write finished steps down once everyone has told of them, and hear their requests."""
-        start, seconds_hearing = time.perf_counter(), 0.0
-        requests, steps = told.hear()
+    def _note_results(self, pending: PendingResults) -> tuple[Stop, int]:
+        """Write finished steps down once everyone's results are here, and give all requests."""
+        start, seconds_collecting = time.perf_counter(), 0.0
+        requests, steps = pending.collect()
         if self.workers.count > 1:
             now = time.perf_counter()
-            seconds_hearing, self.mark = now - start, now
+            seconds_collecting, self.mark = now - start, now
         lines = []
         for ((queued, result), is_last), everyone in zip(
-            mark_last(told.finished), steps, strict=True
+            mark_last(pending.finished), steps, strict=True
         ):
             self.shares.note(queued.rows_by_worker, [one.seconds_compute for one in everyone])
-            lines.append(train_line(queued, result, everyone, seconds_hearing * is_last))
-        ends = end_times([line.seconds for line in lines], told.moment + seconds_hearing)
-        for (queued, _), line, end in zip(told.finished, lines, ends, strict=True):
+            lines.append(train_line(queued, result, everyone, seconds_collecting * is_last))
+        ends = end_times([line.seconds for line in lines], pending.moment + seconds_collecting)
+        for (queued, _), line, end in zip(pending.finished, lines, ends, strict=True):
             self._note_step(queued.step, line, end)
         # Not before: times in the log only go forward.
         self.recorder.note_saved()
