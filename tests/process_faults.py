@@ -38,7 +38,7 @@ SECONDS_TO_VANISH = 30.0
 MOST_LIVES = 8
 MARK = "DRAGOMAN_TRIAL"  # In the environment of every process of one trial.
 SMALL_DISK = "24m"
-NOTICES = ("over", "result", "stop", "save", "saved", "failure/1", "meeting", "attempt")
+NOTICES = ("over", "result", "stop", "save", "saved", "failure/1", "rendezvous", "attempt")
 
 
 class Stage(Protocol):

@@ -24,7 +24,7 @@ def test_what_a_stranger_writes_to_the_control_store_is_not_heeded(prepared: Pat
         forged = json.dumps(asdict(lie))
         signed = store.get("dragoman/agent//0")
         for content in (forged, "{}", "1", signed):
-            for name in ("over", "result", "stop", "save", "saved", "failure/1", "meeting"):
+            for name in ("over", "result", "stop", "save", "saved", "failure/1", "rendezvous"):
                 store.set(f"dragoman/{name}", content)
         step = metrics(run, "train")[-1]["step"]
         wait_until(lambda: has_step(run, step + 200))

@@ -56,7 +56,7 @@ def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
 
 
 def configured_way(settings: DistributedSettings, calibration: MeasuredRun) -> Scenario:
-    """How the workers are to meet."""
+    """How the workers are to synchronize."""
     if settings.sync == "auto":
         return choose_sync(calibration).way
     is_local = settings.sync == "local"
@@ -128,5 +128,5 @@ def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str
 
 
 def _gives_up(one: Prediction) -> int:
-    """What a sync setting costs beside time: nothing, bits of the gradients, meeting every step."""
+    """What a sync setting costs beside time: nothing, bits of the gradients, steps in common."""
     return 2 if one.local_steps > 1 else int(one.compression != "none")

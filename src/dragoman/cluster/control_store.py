@@ -63,7 +63,7 @@ class ControlStore:
         self._notices = SignedStore(self._store, run_id, secret, tell_forgery)
 
     def group_store(self, attempt: str) -> Any:
-        """Where the engine of one attempt's workers meets, apart from that of every other."""
+        """The store of one attempt's process group, apart from that of every other."""
         return PrefixStore(f"group/{attempt}", self._store)
 
     def notices_of(self, attempt: str) -> SignedStore:
@@ -106,31 +106,32 @@ class ControlStore:
 
     def note_rendezvous(self, attempt: int) -> None:
         """Draw a line under the failures so far: the workers of this attempt have not begun."""
-        meeting = {
+        noted = {
             "number": self.rendezvous_count() + 1,
             "failures": len(self.failures()),
             "attempt": attempt,
         }
-        self._notices.post("meeting", meeting)
+        self._notices.post("rendezvous", noted)
 
     def latest_attempt(self) -> int:
-        """The number of the attempt that machines last met for."""
-        meeting = self._notices.read("meeting")
-        return int(meeting["attempt"]) if meeting else -1
+        """The number of the attempt of the last rendezvous."""
+        return self._of_rendezvous("attempt", -1)
 
     def rendezvous_count(self) -> int:
         """How often machines have come together to begin an attempt."""
-        meeting = self._notices.read("meeting")
-        return int(meeting["number"]) if meeting else 0
-
-    def failures_of_attempt(self) -> list[Failure]:
-        """The failures since the machines last met."""
-        return self.failures(self.failures_before_rendezvous())
+        return self._of_rendezvous("number", 0)
 
     def failures_before_rendezvous(self) -> int:
         """How many failures earlier attempts had."""
-        meeting = self._notices.read("meeting")
-        return int(meeting["failures"]) if meeting else 0
+        return self._of_rendezvous("failures", 0)
+
+    def failures_of_attempt(self) -> list[Failure]:
+        """The failures since the last rendezvous."""
+        return self.failures(self.failures_before_rendezvous())
+
+    def _of_rendezvous(self, name: str, otherwise: int) -> int:
+        noted = self._notices.read("rendezvous")
+        return int(noted[name]) if noted else otherwise
 
     def post_beat(self, host: str, start: int, number: int) -> None:
         """Show that a host's agent is alive; `start` is which of those that were started there."""

@@ -56,11 +56,11 @@ class Agent(LocalElasticAgent):
         self._attempt = -1
 
     def was_left_out(self) -> bool:
-        """Whether others met while this machine waited for them."""
+        """Whether others began while this machine waited for them."""
         return self._control.rendezvous_count() > self._rendezvous_seen
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Meet the other agents, again if one of them dies between meeting and beginning."""
+        """Wait for the other agents, again if one of them dies before all begin."""
         while True:
             try:
                 self._gather_machines(worker_group)
@@ -70,7 +70,7 @@ class Agent(LocalElasticAgent):
                 say("a machine was lost before the workers started; waiting for all machines again")
 
     def _begin_attempt(self, worker_group: WorkerGroup) -> None:
-        """Begin when the first agent has taken note of the meeting, which gives it its name."""
+        """Begin when the first agent has taken note of the rendezvous, which gives it its name."""
         self._attempt = self._own_rendezvous.round
         attempt = str(self._attempt)
         notices = self._control.notices_of(attempt)
@@ -85,7 +85,7 @@ class Agent(LocalElasticAgent):
         notices.post(f"machine/{worker_group.group_rank}", host)
 
     def _gather_machines(self, worker_group: WorkerGroup) -> None:
-        """Meet until there are workers enough: torchrun's rendezvous counts machines only."""
+        """Wait until there are workers enough: torchrun's rendezvous counts machines only."""
         self._rendezvous_seen = self._control.rendezvous_count()
         deadline = time.monotonic() + self._orders.wait_seconds
         super()._rendezvous(worker_group)
@@ -143,7 +143,7 @@ class Agent(LocalElasticAgent):
         return self._control.latest_attempt() > self._attempt
 
     def _is_join(self, worker_group: WorkerGroup) -> bool:
-        """Whether workers failed only because others left them to meet a machine that joins."""
+        """Whether workers failed only because others left them for a machine that joins."""
         of_workers = [one for one in self._control.failures_of_attempt() if one.worker is not None]
         if not of_workers or not all(one.is_echo for one in of_workers):
             return False

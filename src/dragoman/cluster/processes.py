@@ -234,7 +234,7 @@ def check_reachable(local_rank: int, notices: SignedStore, timeout: timedelta) -
 def _hear_from_machines(
     sign: str, machines: int, notices: SignedStore, timeout: timedelta
 ) -> list[Any]:
-    """Wait for a sign of every machine; one may have died since the agents met."""
+    """Wait for a sign of every machine; one may have died since the rendezvous."""
     heard = notices.wait([f"{sign}/{place}" for place in range(machines)], timeout)
     missing = [place for place in range(machines) if f"{sign}/{place}" not in heard]
     if missing:

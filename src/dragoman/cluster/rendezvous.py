@@ -81,7 +81,7 @@ class HeardState(RendezvousStateHolder):
 class Rendezvous(DynamicRendezvousHandler):
     """One machine's part in a rendezvous, which knows which one it was."""
 
-    round = 0  # Of the last meeting; no two have the same.
+    round = 0  # Of the last time; no two have the same.
 
     def _get_store(self) -> Any:
         self.round = self._state_holder.state.round

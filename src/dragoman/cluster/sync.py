@@ -1,4 +1,4 @@
-"""How gradients meet: summed over all workers, overlapping the backward pass."""
+"""How gradients are summed over all workers, overlapping the backward pass."""
 
 import queue
 import threading
@@ -157,7 +157,7 @@ class GradientSync:
 
     @contextmanager
     def gradients(self, *, enabled: bool) -> Iterator[None]:
-        """Run a forward and backward pass; only the last of a step meets the others."""
+        """Run a forward and backward pass; only the last of a step synchronizes."""
         if not isinstance(self.model, DistributedDataParallel):
             yield
         elif enabled:

@@ -175,7 +175,7 @@ class Trainer:
             return None, Stop.SIGNAL
 
     def _calibrate(self) -> None:
-        """Measure computing and meeting apart, before they happen together."""
+        """Measure computing and synchronizing apart, before they happen together."""
         step = self.progress.step
         for link in measure_links(self.workers, neighbours(self.workers), SECONDS_PER_LINK):
             self.recorder.event("link", step, link)
