@@ -187,7 +187,7 @@ def test_recorded_search_finds_the_same_again_and_again(
 ) -> None:
     from dragoman.model.fused.decoding import FusedDecoderKernels
 
-    if options.beam > 4 and IS_INTERPRETED:
+    if (options.beam > 4 or options.copies > 1) and IS_INTERPRETED:
         pytest.skip("takes minutes in the interpreter")
     lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
     longest = [2 * length + 4 for length in lengths]
