@@ -28,6 +28,7 @@ from dragoman.corpus.store import EvaluationSet, PreparedCorpus
 from dragoman.inference.evaluate import score_text
 from dragoman.inference.export_folder import SUBWORDS
 from dragoman.inference.load import TrainedModel, load_trained
+from dragoman.inference.sampling import Sampling
 from dragoman.model.precision import arithmetic
 from dragoman.runs.folder import RunFolder, find_run
 from pegasus import compare_logits, make_pegasus
@@ -43,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("lines", type=Path)
-    parser.add_argument("--peer-lines", type=int, default=4_000)
+    parser.add_argument("--peer-lines", type=int, default=4_000, help="0 leaves it out")
     parser.add_argument("--ctranslate2-lines", type=int, default=20_000, help="0 leaves it out")
     parser.add_argument("--beam", type=int, help="measure the set with this beam, and no more")
     arguments = parser.parse_args()
@@ -55,7 +56,8 @@ def main() -> None:
     lines = arguments.lines.read_text().splitlines()
     print("\n| decoder | beam | lines | seconds | target tokens/s |\n|---|---|---|---|---|")
     measure_ours(trained, lines)
-    measure_hugging_face(trained, lines[: arguments.peer_lines])
+    if arguments.peer_lines:
+        measure_hugging_face(trained, lines[: arguments.peer_lines])
     if arguments.ctranslate2_lines:
         measure_ctranslate2(find_run(arguments.run), trained, lines[: arguments.ctranslate2_lines])
 
@@ -81,6 +83,12 @@ def measure_ours(trained: TrainedModel, lines: Sequence[str]) -> None:
             ours_in_bulk(trained, lines[:500], settings)
             found = ours_in_bulk(trained, lines, settings)
             report(f"dragoman, patience {patience}", beam, trained, *found)
+    # Any word may be drawn, or one of the ten likeliest.
+    for top_k in (0, 10):
+        drawing = Sampling(top_k, temperature=1.0, seed=1)
+        ours_in_bulk(trained, lines[:500], trained.config.translation, drawing)
+        found = ours_in_bulk(trained, lines, trained.config.translation, drawing)
+        report(f"dragoman, sampling, top-k {top_k}", 1, trained, *found)
 
 
 def measure_ctranslate2(run: RunFolder, trained: TrainedModel, lines: Sequence[str]) -> None:
@@ -136,11 +144,19 @@ def test_set(trained: TrainedModel) -> EvaluationSet:
 
 
 def ours_in_bulk(
-    trained: TrainedModel, lines: Sequence[str], settings: TranslationSettings
+    trained: TrainedModel,
+    lines: Sequence[str],
+    settings: TranslationSettings,
+    drawing: Sampling | None = None,
 ) -> tuple[list[str], float]:
+    translator = trained.translator
     start = time.perf_counter()
     with arithmetic("bfloat16", GPU):
-        found = trained.translator.translate(lines, settings)
+        found = (
+            translator.sample(lines, settings, 1, drawing)
+            if drawing
+            else translator.translate(lines, settings)
+        )
     return [best[0].text for best in found], time.perf_counter() - start
 
 

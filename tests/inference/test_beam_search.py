@@ -7,6 +7,7 @@ from dragoman.config import ModelSettings
 from dragoman.inference.beam_search import BeamSearch, beam_search
 from dragoman.inference.hypotheses import Hypothesis, SearchOptions
 from dragoman.inference.room import Room
+from dragoman.inference.sampling import Sampling
 from dragoman.model.decoding import DecoderState, PlainKernels
 from dragoman.model.transformer import Transformer
 from model.fused_reference import DEVICE, IS_INTERPRETED
@@ -126,15 +127,19 @@ def test_as_many_come_as_are_wanted(model: Transformer) -> None:
     assert_same([one[:2] for one in every], two)
 
 
+DRAWN = SearchOptions(1, 1, 0.6, BEGIN, END, 3, Sampling(top_k=5, temperature=0.7, seed=4))
+
+
 @pytest.mark.parametrize("slots", [1, 3, 4])
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(
+    "options", [SearchOptions(1, 2, 0.6, BEGIN, END), SearchOptions(4, 2, 0.6, BEGIN, END), DRAWN]
+)
 def test_waiting_for_a_slot_changes_no_hypothesis(
-    model: Transformer, beam: int, slots: int
+    model: Transformer, options: SearchOptions, slots: int
 ) -> None:
     lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
     source = sentences(lengths)
     longest = [2 * length + 4 for length in lengths]
-    options = SearchOptions(beam, 2, 0.6, BEGIN, END)
     together = beam_search(model, source, longest, options)
     assert_same(together, beam_search(model, source, longest, options, slots))
 
@@ -174,20 +179,21 @@ def device_with_kernels(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("beam", [1, 4, 20])
+@pytest.mark.parametrize(
+    "options", [*(SearchOptions(beam, 2, 0.6, BEGIN, END) for beam in (1, 4, 20)), DRAWN]
+)
 def test_recorded_search_finds_the_same_again_and_again(
-    model: Transformer, beam: int, device_with_kernels: torch.device
+    model: Transformer, options: SearchOptions, device_with_kernels: torch.device
 ) -> None:
     from dragoman.model.fused.decoding import FusedDecoderKernels
 
-    if beam > 4 and IS_INTERPRETED:
+    if (options.beam > 4 or options.copies > 1) and IS_INTERPRETED:
         pytest.skip("takes minutes in the interpreter")
     lengths = [5, 2, 8, 6, 1, 1, 3, 12, 7, 9]
     longest = [2 * length + 4 for length in lengths]
-    options = SearchOptions(beam, 2, 0.6, BEGIN, END)
     expected = beam_search(model, sentences(lengths), longest, options)
     moved = copy.deepcopy(model).to(device_with_kernels)
-    room = Room(slots=3, sentences=12, source_tokens=80, longest=40)
+    room = Room(slots=3, sentences=30, source_tokens=80, longest=40)
     is_recorded = device_with_kernels.type == "cuda"
     search = BeamSearch(moved, options, room, is_recorded=is_recorded, kernels=FusedDecoderKernels)
     assert_same(expected, search.search(sentences(lengths), longest))

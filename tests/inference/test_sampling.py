@@ -3,13 +3,17 @@
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dragoman.cli import main
 from dragoman.config import TranslationSettings
+from dragoman.corpus.order import keyed_hash
+from dragoman.inference.beam_search import beam_search
+from dragoman.inference.hypotheses import SearchOptions
 from dragoman.inference.load import TrainedModel, load_trained
-from dragoman.inference.sampling import SampleOptions, Sampling, _draw, _keys, _uniform, sample
+from dragoman.inference.sampling import Sampling, draw, sentence_keys, uniform
 from dragoman.inference.translate import Translator
 from dragoman.runs.folder import RunFolder
 from support import number_pairs, refusal
@@ -30,30 +34,38 @@ def translator(trained: TrainedModel) -> Translator:
     return trained.translator
 
 
-def test_words_come_as_often_as_they_are_likely() -> None:
-    logits = torch.tensor([2.0, 0.5, -1.0, 1.0, -30.0])
+@pytest.mark.parametrize("words", [5, 1_024])
+def test_words_come_as_often_as_they_are_likely(words: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(words, generator=generator) * 3
     evenly = (torch.arange(20_000) + 0.5) / 20_000
-    rows = logits.log_softmax(0).expand(20_000, 5)
-    for top_k, temperature in ((0, 1.0), (0, 2.5), (0, 0.3), (3, 1.0), (1, 5.0)):
-        chosen = _draw(rows, evenly, Sampling(top_k, temperature, 1))
+    rows, before = logits.expand(20_000, words), torch.full((20_000, 1), -7.0)
+    for top_k, temperature in ((0, 1.0), (0, 2.5), (0, 0.03), (3, 1.0), (1, 5.0)):
+        totals, parents, chosen = draw(rows, before, evenly, Sampling(top_k, temperature, 1))
         kept = logits.clone()
         if top_k:
             kept[logits < logits.topk(top_k).values[-1]] = float("-inf")
         expected = (kept / temperature).softmax(0)
-        found = torch.bincount(chosen, minlength=5) / 20_000
+        found = torch.bincount(chosen[:, 0], minlength=words) / 20_000
         assert torch.allclose(found, expected, atol=2e-4), (top_k, temperature)
+        assert torch.allclose(totals[:, 0], logits.log_softmax(0)[chosen[:, 0]] - 7)
+        assert not parents.any()
 
 
 def test_numbers_are_even_and_apart() -> None:
-    keys = _keys([[number, 2] for number in range(5_000)], 2)
-    first, second = _uniform(keys, 1, 1), _uniform(keys, 1, 2)
-    for drawn in (first, second, _uniform(keys, 2, 1)):
+    sentences = [[number, 2] for number in range(5_000)]
+    keys = [torch.from_numpy(sentence_keys(sentences, 2, Sampling(0, 1.0, n))) for n in (1, 2)]
+    steps = torch.ones_like(keys[0])
+    first, second = uniform(keys[0], steps), uniform(keys[0], 2 * steps)
+    for drawn in (first, second, uniform(keys[1], steps)):
         assert 0 <= drawn.min() < drawn.max() < 1
         counts = torch.histc(drawn, 10, 0, 1)
         assert (counts - 1_000).abs().max() < 150, "five standard deviations of an even one"
     for one, other in ((first, second), (first[::2], first[1::2])):
         correlation = torch.corrcoef(torch.stack((one, other)))[0, 1]
         assert correlation.abs() < 0.05
+    hashed = keyed_hash(keys[0].numpy().view(np.uint64), 2) >> np.uint64(40)
+    assert (second * (1 << 24)).long().tolist() == hashed.tolist()
 
 
 def test_one_candidate_is_greedy_search(translator: Translator) -> None:
@@ -83,8 +95,8 @@ def test_scores_are_the_models_own(translator: Translator) -> None:
     sentences = text.source.encode(LINES[:1])
     source = torch.tensor(sentences)
     ones, longest = torch.ones_like(source), 12
-    options = SampleOptions(WARM, 6, 0.6, text.target.begin, text.target.end)
-    [drawn] = sample(model, sentences, [longest], options)
+    options = SearchOptions(1, 1, 0.6, text.target.begin, text.target.end, 6, WARM)
+    [drawn] = beam_search(model, sentences, [longest], options)
     encoded = model.encode(source, torch.arange(source.shape[1])[None], ones)
     for one in drawn:
         end = [text.target.end] if len(one.tokens) < longest else []

@@ -3,14 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
+MIXERS = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)
 
 
 def keyed_hash(values: NDArray[np.uint64], *key: int) -> NDArray[np.uint64]:
     """Mix 64-bit values with a key (splitmix64's finaliser, once per part of the key)."""
     mixed = values
     for part in key:
-        mixed = _mix(mixed + np.uint64((part * _GOLDEN + _GOLDEN) % 2**64))
+        mixed = _mix(mixed + np.uint64((part * GOLDEN + GOLDEN) % 2**64))
     return mixed
 
 
@@ -26,6 +27,6 @@ def keyed_seed(*key: int) -> int:
 
 
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    for shift, factor in MIXERS:
+        value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
     return value ^ (value >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Beam search with cached keys and values; a beam of 1 is greedy search.
+"""Beam search with cached keys and values; a beam of 1 is greedy search, or drawing.
 
 Shapes: N sentences, B slots in which one is decoded at a time, K beam, V words, L the longest
 translation allowed. All bookkeeping stays on the device until all sentences are done. On a GPU a
@@ -8,14 +8,16 @@ than they do. Slots whose sentence is done get the next one, so that every step 
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import chain
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.inference.hypotheses import Hypotheses, Hypothesis, SearchOptions
 from dragoman.inference.room import Room
+from dragoman.inference.sampling import draw, sentence_keys, uniform
 from dragoman.model.attention import kernels_for_any_shape
 from dragoman.model.decoding import (
     DecoderKernels,
@@ -46,8 +48,8 @@ def beam_search(
     would often end it before the best. Or it is done when it reaches its own longest length, where
     the live ones are taken as they are.
     """
-    tokens = sum(map(len, sentences))
-    room = Room(slots or len(sentences), len(sentences), tokens, max(longest))
+    tokens, count = sum(map(len, sentences)), len(sentences) * options.copies
+    room = Room(slots or count, count, tokens, max(longest))
     return BeamSearch(model, options, room, is_recorded=False).search(sentences, longest)
 
 
@@ -71,7 +73,7 @@ class BeamSearch:
     ) -> None:
         device = model.target_embedding.weight.device
         kind = arithmetic_type(device)
-        self.room = room
+        self.room, self._options = room, options
         self._model, self._device = model, device
         self._weights = DecoderWeights(model, kind, are_copies=is_recorded)
         self._kernels = (kernels or _choose_kernels(is_recorded))(self._weights)
@@ -90,12 +92,16 @@ class BeamSearch:
         self._is_used = True
         encoded = encode(self._model, sentences, self._device)
         with torch.autocast(self._device.type, enabled=False):
-            self._slots.begin(self._weights.memory(encoded), list(map(len, sentences)), longest)
+            columns = _columns(sentences, longest, self._options)
+            self._slots.begin(self._weights.memory(encoded), columns)
             if self._admit and self._step:
                 self._replay(self._admit, self._step)
             else:
                 self._run()
-            return self._slots.hypotheses.best(len(sentences))
+            found = self._slots.hypotheses.best(columns.shape[1])
+        copies = self._options.copies
+        groups = (found[first : first + copies] for first in range(0, len(found), copies))
+        return [list(chain.from_iterable(group)) for group in groups]
 
     def _run(self) -> None:
         """Step by step, until nothing is left."""
@@ -123,6 +129,18 @@ def arithmetic_type(device: torch.device) -> torch.dtype:
     """What products are made in, by the context around."""
     is_narrow = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if is_narrow else torch.float32
+
+
+def _columns(
+    sentences: Sequence[Sequence[int]], longest: Sequence[int], options: SearchOptions
+) -> NDArray[np.int64]:
+    """What the table of the slots has of each sentence, once for each of its copies: [4, N]."""
+    lengths = np.array(list(map(len, sentences)))
+    columns = np.stack([lengths.cumsum() - lengths, lengths, longest, np.zeros_like(lengths)])
+    columns = columns.repeat(options.copies, axis=1)
+    if options.sampling:
+        columns[3] = sentence_keys(sentences, options.copies, options.sampling)
+    return columns
 
 
 def _choose_kernels(is_recorded: bool) -> Callable[[DecoderWeights], DecoderKernels]:
@@ -183,9 +201,10 @@ class _Slots:
         memory = torch.zeros(room.source_tokens, width, dtype=weights.kind, device=device)
         self._state = empty_state(weights, *shape, room.longest, memory)
         self._sentences = torch.full((room.slots,), self._nobody, device=device)
-        self._limits = torch.zeros(room.slots, dtype=torch.int64, device=device)
-        # Where each sentence starts in the memory, its tokens, and those its translation may have.
-        self._table = torch.zeros(3, room.sentences + 1, dtype=torch.int64, device=device)
+        # The most tokens of a translation, and what the numbers come from that it is drawn with.
+        self._limits, self._keys = torch.zeros(2, room.slots, dtype=torch.int64, device=device)
+        # Where each sentence starts in the memory, its tokens, and the two above.
+        self._table = torch.zeros(4, room.sentences + 1, dtype=torch.int64, device=device)
         self._table[1] = 1
         self._next, self._count, self.left = (
             torch.zeros((), dtype=torch.int64, device=device) for _ in range(3)
@@ -201,13 +220,12 @@ class _Slots:
         """Slots that are held."""
         return len(self._sentences)
 
-    def begin(self, memory: Tensor, lengths: Sequence[int], limits: Sequence[int]) -> None:
+    def begin(self, memory: Tensor, columns: NDArray[np.int64]) -> None:
         """Take sentences, encoded end to end; no slot has one, even if a search was broken off."""
-        starts = list(accumulate(lengths, initial=0))[:-1]
-        table = torch.tensor([starts, lengths, limits])
+        count = columns.shape[1]
         self._state.memory[: len(memory)] = memory
-        self._table[:, : len(lengths)] = table.to(memory.device)
-        self._count.fill_(len(lengths))
+        self._table[:, :count] = torch.from_numpy(columns).to(memory.device)
+        self._count.fill_(count)
         self._next.zero_()
         self._sentences.fill_(self._nobody)
         self._state.positions.zero_()
@@ -220,10 +238,11 @@ class _Slots:
         is_new = is_free & (nth < self._count)
         self._sentences.copy_(torch.where(is_new, nth, self._sentences))
         self._next += is_new.sum()
-        starts, lengths, limits = self._table[:, self._sentences]
+        starts, lengths, limits, keys = self._table[:, self._sentences]
         self._state.starts.copy_(starts)
         self._state.lengths.copy_(lengths)
         self._limits.copy_(limits)
+        self._keys.copy_(keys)
         self._scores.copy_(torch.where(is_new[:, None], self._first_scores, self._scores))
         self._words.masked_fill_(is_new[:, None], self._options.begin)
         self.left.copy_((self._sentences != self._nobody).sum())
@@ -232,8 +251,12 @@ class _Slots:
         """Let all live hypotheses grow by one word, and note those that end with it."""
         beam, state = self._options.beam, self._state
         logits = decoder_step(self._weights, self._kernels, state, self._words.flatten())
-        totals, parents, words = self._kernels.best(logits, self._scores, 2 * beam)
         length = state.positions + 1  # Of the hypotheses with the new word.
+        if sampling := self._options.sampling:
+            numbers = uniform(self._keys, length)
+            totals, parents, words = draw(logits, self._scores, numbers, sampling)
+        else:
+            totals, parents, words = self._kernels.best(logits, self._scores, 2 * beam)
         # At most K of the 2K candidates can end, so that K are left to live on: the first of those
         # that do not, by a stable sort in the order of their scores.
         is_end = words == self._options.end
@@ -274,6 +297,7 @@ class _Slots:
         held = (self._sentences != self._nobody).nonzero().flatten()
         self._state = self._state.select(held)
         self._sentences, self._limits = self._sentences[held], self._limits[held]
+        self._keys = self._keys[held]
         self._scores, self._words = self._scores[held], self._words[held]
         self._kernels.sentences_changed()
 

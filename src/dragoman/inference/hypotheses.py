@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dragoman.inference.sampling import Sampling
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -20,7 +22,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search."""
+    """How to search, or to draw: then with a beam of 1, and so many of each sentence as wanted."""
 
     beam: int
     patience: int
@@ -28,11 +30,17 @@ class SearchOptions:
     begin: int
     end: int
     n_best: int | None = None  # So many are wanted of each sentence; None is as many as the beam.
+    sampling: Sampling | None = None
 
     @property
     def hypotheses(self) -> int:
         """So many have to end before a sentence is done."""
         return self.beam * self.patience if self.beam > 1 else 1
+
+    @property
+    def copies(self) -> int:
+        """So often each sentence is translated on its own."""
+        return self.n_best or 1 if self.sampling else 1
 
 
 class Hypotheses:

@@ -1,7 +1,7 @@
 """Raw text lines in, raw text lines out."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ from dragoman.inference.room import (
     room_for_few,
     room_for_many,
 )
-from dragoman.inference.sampling import SampleOptions, Sampling, sample
+from dragoman.inference.sampling import Sampling
 from dragoman.model.transformer import Transformer
 
 
@@ -78,35 +78,39 @@ class Translator:
         target, penalty = self.text.target, settings.length_penalty
         beam = max(settings.beam, n_best)
         options = SearchOptions(beam, settings.patience, penalty, target.begin, target.end, n_best)
-        find: Find = partial(beam_search, self.model, options=options)
-        in_batches: InBatches = partial(batches_by_length, batch_tokens=settings.batch_tokens)
-        if can_record(self.device):
-            is_few = len(lines) <= FEW_SENTENCES
-            recorded = self._recorded_search(options, settings.batch_tokens, is_few=is_few)
-            find, room = recorded.search, recorded.room
-            in_batches = partial(
-                groups_by_length, most_tokens=room.source_tokens, most=room.sentences
-            )
-
-        def search(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-            return find(sentences, [longest_output(len(sentence)) for sentence in sentences])
-
-        return translate_text(
-            lines, self.text, search, settings.batch_tokens, n_best, on_progress, in_batches
-        )
+        return self._find(lines, options, settings.batch_tokens, n_best, on_progress)
 
     def sample(
         self, lines: Sequence[str], settings: TranslationSettings, count: int, sampling: Sampling
     ) -> list[list[Translation]]:
         """Draw `count` translations of each line; the same line gets the same ones anywhere."""
-        target = self.text.target
-        options = SampleOptions(sampling, count, settings.length_penalty, target.begin, target.end)
+        target, penalty = self.text.target, settings.length_penalty
+        options = SearchOptions(1, 1, penalty, target.begin, target.end, count, sampling)
+        return self._find(lines, options, settings.batch_tokens, count, lambda _: None)
 
-        def draw(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-            limits = [longest_output(len(sentence)) for sentence in sentences]
-            return sample(self.model, sentences, limits, options)
+    def _find(
+        self,
+        lines: Sequence[str],
+        options: SearchOptions,
+        batch_tokens: int,
+        n_best: int,
+        on_progress: Callable[[int], None],
+    ) -> list[list[Translation]]:
+        find: Find = partial(beam_search, self.model, options=options)
+        in_batches: InBatches = partial(batches_by_length, batch_tokens=batch_tokens)
+        if can_record(self.device):
+            is_few = len(lines) * options.copies <= FEW_SENTENCES
+            recorded = self._recorded_search(options, batch_tokens, is_few=is_few)
+            find, room = recorded.search, recorded.room
+            most = room.sentences // options.copies
+            in_batches = partial(groups_by_length, most_tokens=room.source_tokens, most=most)
 
-        return translate_text(lines, self.text, draw, settings.batch_tokens, count, lambda _: None)
+        def search(sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+            return find(sentences, [longest_output(len(sentence)) for sentence in sentences])
+
+        return translate_text(
+            lines, self.text, search, batch_tokens, n_best, on_progress, in_batches
+        )
 
     def _recorded_search(
         self, options: SearchOptions, batch_tokens: int, *, is_few: bool
@@ -125,6 +129,7 @@ class Translator:
                 if is_few
                 else room_for_many(size, batch_tokens, most, longest, free_bytes(self.device))
             )
+            room = replace(room, sentences=max(room.sentences, options.copies))
             known = purpose, BeamSearch(self.model, options, room, is_recorded=True)
         self._recorded[is_few] = known
         return known[1]

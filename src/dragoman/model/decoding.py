@@ -247,14 +247,14 @@ def best_candidates(logits: Tensor, scores: Tensor, count: int) -> tuple[Tensor,
     Totals, parents among the slot's K rows, and words; each [B, count], best first.
     """
     logits = logits.float()
-    values, words = _largest(logits, min(count, logits.shape[1]))
+    values, words = largest(logits, min(count, logits.shape[1]))
     values = values - logits.logsumexp(dim=1, keepdim=True)
     totals = (scores[:, :, None] + values.view(*scores.shape, -1)).flatten(1)
     best, places = totals.topk(count, dim=1)
     return best, places // values.shape[1], words.view(len(scores), -1).gather(1, places)
 
 
-def _largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest `count` of each row, and their places."""
     rows, words = logits.shape
     groups = words // WORDS_IN_GROUP
