@@ -1,4 +1,4 @@
-"""Training on one GPU: this trainer, Hugging Face Marian and nn.Transformer, the same text.
+"""Training on one GPU: this trainer, Marian (plain and compiled), nn.Transformer, Eole; same text.
 
     pip install transformers
     python benchmarks/train_gpu.py PREPARED [--parts ours peers ...] [--keep FOLDER] [--profile]
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -262,20 +263,32 @@ def print_peers(prepared: Path, folder: Path) -> None:
     ours = {case.slots: measure(prepared, case, folder).tokens_per_second for case in CASES[:2]}
     for slots, own in ours.items():
         print(f"| {slots:,} | dragoman, shapes never change | | {own:,.0f} | {own:,.0f} | | |")
-    command = [sys.executable, str(HERE / "peers_gpu.py"), str(prepared), *map(str, ours)]
+    print_peer("peers_gpu.py", prepared, ours)
+    print_peer("marian_compiled.py", prepared, ours)
+    if find_spec("eole"):
+        print_peer("eole_gpu.py", prepared, ours)
+    else:
+        print("\nEole is not there: eole_command.py says how to bring it along")
+
+
+def print_peer(program: str, prepared: Path, ours: dict[int, float]) -> None:
+    """The lines of a peer's program; one that fails does not keep others from being measured."""
+    command = [sys.executable, str(HERE / program), str(prepared), *map(str, ours)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         for found in map(json.loads, process.stdout):
             fresh, seen = found["fresh_tokens_per_second"], found["tokens_per_second"]
             own, memory = ours[found["slots"]], found["memory_bytes"] / 2**30
+            compiling = found.get("compiling_seconds")
             print(
-                f"| {found['slots']:,} | {found['peer']} | {found['cudnn_attention']} "
-                f"| {fresh:,.0f} | {seen:,.0f} "
+                f"| {found['slots']:,} | {found['peer']}"
+                + (f" in {compiling:.0f} s" if compiling else "")
+                + f" | {found['cudnn_attention']} | {fresh:,.0f} | {seen:,.0f} "
                 f"| {memory:.1f} | {own / fresh:.1f} x, {own / seen:.1f} x |",
                 flush=True,
             )
     if process.returncode:
-        sys.exit(process.returncode)
+        print(f"{program} ended with {process.returncode}", flush=True)
 
 
 def print_translation(run: Path) -> None:
