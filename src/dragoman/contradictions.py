@@ -34,6 +34,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
         *model_contradictions(config.model),
         *_batch_contradictions(config),
         *_start_contradictions(config),
+        *_r_drop_contradictions(config),
         *_optimizer_contradictions(config.optimizer, given),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
@@ -164,6 +165,17 @@ def _batch_contradictions(config: Config) -> list[str]:
             f"= {cleaning.max_tokens}; raise the first or lower the second"
         )
     return problems
+
+
+def _r_drop_contradictions(config: Config) -> list[str]:
+    model = config.model
+    if not config.training.r_drop or any(
+        (model.dropout, model.attention_dropout, model.relu_dropout)
+    ):
+        return []
+    return [
+        "training.r_drop compares two passes with different dropout, but there is none; set one"
+    ]
 
 
 def _start_contradictions(config: Config) -> list[str]:
