@@ -6,8 +6,8 @@
 batches in four other processes, with the settings of its recipe for WMT17 and the base model. Its
 `batch_size` is the padded slots of the longer side. `autocast` is mixed precision as that recipe
 has it: with `compute_dtype: bf16` Eole 0.6.4 still asks PyTorch for its default, float16. `bf16`
-has weights and moments in bfloat16 (`use_amp: false`), and `compiled` is that with Eole's
-`torch_compile`. Eole turns cuDNN's attention off by itself. The rate is that of its log.
+has weights and moments in bfloat16 (`use_amp: false`), and `compiled`, if asked for, is that with
+Eole's `torch_compile`. Eole turns cuDNN's attention off by itself. The rate is that of its log.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from dragoman.corpus.store import PreparedCorpus
 from peers import eole_rate, write_for_eole
 
 PAIRS = 400_000  # So many are enough to fill its workers' first buckets.
-STEPS_BETWEEN_LINES = 20
-LINES_OF_WARM_UP, LINES_OF_NEW_SHAPES, LINES = 1, 4, 13  # Compiling ends within the first four.
+STEPS_BETWEEN_LINES = 10
+LINES_OF_WARM_UP, LINES_OF_NEW_SHAPES, LINES = 1, 4, 13
 HERE = Path(__file__).parent
 WAYS = {
     "autocast": "use_amp: true",
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prepared", type=Path)
     parser.add_argument("slots", type=int, nargs="+")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["autocast", "bf16"])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "eole"

@@ -2,6 +2,7 @@
 
     pip install transformers
     python benchmarks/train_gpu.py PREPARED [--parts ours peers ...] [--keep FOLDER] [--profile]
+        [--peers plain compiled eole]
 
 Ours is the real command, with logging, evidence and checkpoints on. Its rate is that of the wall's
 clock between two lines of metrics.jsonl, so that nothing is left out but the first steps and the
@@ -99,6 +100,7 @@ class Measured:
     checkpoint_seconds: list[float]
 
 
+PEERS = {"plain": "peers_gpu.py", "compiled": "marian_compiled.py", "eole": "eole_gpu.py"}
 PARTS = ("ours", "peers", "translation", "packing", "evidence", "plain")
 EVIDENCE_TURNS = 2
 
@@ -107,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prepared", type=Path)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--keep", type=Path, help="leave the runs here")
     parser.add_argument("--profile", action="store_true", help="only print where the time goes")
     arguments = parser.parse_args()
@@ -118,15 +121,15 @@ def main() -> None:
                 profile(arguments.prepared, case, folder)
             return
         for part in arguments.parts:
-            print_part(part, arguments.prepared, folder)
+            print_part(part, arguments.prepared, folder, arguments.peers)
 
 
-def print_part(part: str, prepared: Path, folder: Path) -> None:
+def print_part(part: str, prepared: Path, folder: Path, peers: list[str]) -> None:
     match part:
         case "ours":
             print_ours(prepared, folder)
         case "peers":
-            print_peers(prepared, folder)
+            print_peers(prepared, folder, peers)
         case "translation":
             measure(prepared, CASES[0], folder)
             print_translation(folder / CASES[0].name)
@@ -257,18 +260,17 @@ def print_run(case: Case, found: Measured) -> None:
     )
 
 
-def print_peers(prepared: Path, folder: Path) -> None:
+def print_peers(prepared: Path, folder: Path, peers: list[str]) -> None:
     print("\n| target slots | peer | cuDNN | tokens/s, new shapes | seen | GiB | ours is faster |")
     print("|---|---|---|---|---|---|---|", flush=True)
     ours = {case.slots: measure(prepared, case, folder).tokens_per_second for case in CASES[:2]}
     for slots, own in ours.items():
         print(f"| {slots:,} | dragoman, shapes never change | | {own:,.0f} | {own:,.0f} | | |")
-    print_peer("peers_gpu.py", prepared, ours)
-    print_peer("marian_compiled.py", prepared, ours)
-    if find_spec("eole"):
-        print_peer("eole_gpu.py", prepared, ours)
-    else:
-        print("\nEole is not there: eole_command.py says how to bring it along")
+    for peer in peers:
+        if peer == "eole" and not find_spec("eole"):
+            print("Eole is not there: eole_command.py says how to bring it along")
+        else:
+            print_peer(PEERS[peer], prepared, ours)
 
 
 def print_peer(program: str, prepared: Path, ours: dict[int, float]) -> None:
