@@ -8,7 +8,8 @@ Ours is the real command, with logging, evidence and checkpoints on. Its rate is
 clock between two lines of metrics.jsonl, so that nothing is left out but the first steps and the
 evaluation at the end. Only real target tokens count. Memory is what the whole device has in use.
 PREPARED needs a validation set: the first one is translated. Runs that FOLDER holds already are not
-made again. The part `plain` trains with PyTorch's kernels, for `loss_curves.py`.
+made again. The part `plain` trains with PyTorch's kernels, for `loss_curves.py`; `compiled` is its
+compiler in float16.
 """
 
 import argparse
@@ -75,6 +76,10 @@ class Case:
         return f"{self.preset}-{self.slots}-{self.precision}-{self.kernels}"
 
 
+COMPILED = [
+    Case("base", 8_192, "float16", 360, "compiled"),
+    Case("base", 32_768, "float16", 200, "compiled"),
+]
 PLAIN = Case("base", 8_192, "bfloat16", 1_000, "plain")
 CASES = [
     Case("base", 8_192, "bfloat16", 1_060),
@@ -101,14 +106,14 @@ class Measured:
 
 
 PEERS = {"plain": "peers_gpu.py", "compiled": "marian_compiled.py", "eole": "eole_gpu.py"}
-PARTS = ("ours", "peers", "translation", "packing", "evidence", "plain")
+PARTS = ("ours", "peers", "translation", "packing", "evidence", "compiled", "plain")
 EVIDENCE_TURNS = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prepared", type=Path)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-2])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--keep", type=Path, help="leave the runs here")
     parser.add_argument("--profile", action="store_true", help="only print where the time goes")
@@ -138,6 +143,12 @@ def print_part(part: str, prepared: Path, folder: Path, peers: list[str]) -> Non
             print(f"\npacking from a cold page cache: {rate:,.0f} target tokens/s on one core")
         case "evidence":
             print_evidence(prepared, folder)
+        case "compiled":
+            print("\nPyTorch's compiler:")
+            for case in COMPILED:
+                found = measure(prepared, case, folder)
+                print_run(case, found)
+                print(f"first step {found.first_step_seconds:.1f} s after the command", flush=True)
         case _:
             print("\nPyTorch's own kernels:")
             print_run(PLAIN, measure(prepared, PLAIN, folder))
@@ -239,15 +250,18 @@ def print_ours(prepared: Path, folder: Path) -> None:
     for case in CASES:
         runs[case] = measure(prepared, case, folder)
         print_run(case, runs[case])
-    cold, warm = list(runs.values())[:2]
-    print(f"\nseconds from the command to the first step: {cold.first_step_seconds:.1f} with a")
-    print(f"cold cache of kernels, {warm.first_step_seconds:.1f} with a warm one")
+    print_start_up(*list(runs.values())[:2])
     for case, found in runs.items():
         if found.checkpoint_seconds:
             seconds = statistics.mean(found.checkpoint_seconds)
             share = seconds / (found.milliseconds + seconds)  # Of 1,000 steps and one checkpoint.
             print(f"{case.name}: a checkpoint stops training for {seconds:.3f} s, {share:.2%} of")
             print(f"  1,000 steps; waiting for batches took {found.data_share:.2%}")
+
+
+def print_start_up(cold: Measured, warm: Measured) -> None:
+    print(f"\nseconds from the command to the first step: {cold.first_step_seconds:.1f} with a")
+    print(f"cold cache of kernels, {warm.first_step_seconds:.1f} with a warm one", flush=True)
 
 
 def print_run(case: Case, found: Measured) -> None:
@@ -263,7 +277,9 @@ def print_run(case: Case, found: Measured) -> None:
 def print_peers(prepared: Path, folder: Path, peers: list[str]) -> None:
     print("\n| target slots | peer | cuDNN | tokens/s, new shapes | seen | GiB | ours is faster |")
     print("|---|---|---|---|---|---|---|", flush=True)
-    ours = {case.slots: measure(prepared, case, folder).tokens_per_second for case in CASES[:2]}
+    runs = [measure(prepared, case, folder) for case in CASES[:2]]
+    rates = [run.tokens_per_second for run in runs]
+    ours = {case.slots: rate for case, rate in zip(CASES[:2], rates, strict=True)}
     for slots, own in ours.items():
         print(f"| {slots:,} | dragoman, shapes never change | | {own:,.0f} | {own:,.0f} | | |")
     for peer in peers:
@@ -271,6 +287,7 @@ def print_peers(prepared: Path, folder: Path, peers: list[str]) -> None:
             print("Eole is not there: eole_command.py says how to bring it along")
         else:
             print_peer(PEERS[peer], prepared, ours)
+    print_start_up(*runs)
 
 
 def print_peer(program: str, prepared: Path, ours: dict[int, float]) -> None:
