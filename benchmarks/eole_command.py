@@ -13,6 +13,7 @@ vocabulary alone; a dictionary takes its place.
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from unittest.mock import MagicMock
@@ -84,16 +85,13 @@ def build_vocabulary(
     return Vocabulary(unique[:maximum_size] if maximum_size > 0 else unique)
 
 
-def main() -> None:
-    sys.meta_path.append(Nothing())  # The last: what is installed is found before.
-    import pyonmttok
-
-    if isinstance(pyonmttok, MagicMock):
-        pyonmttok.build_vocab_from_tokens = build_vocabulary
-    from eole.bin.main import main as eole
-
-    eole()
-
+# Not in `main`: the processes that make Eole's batches import this file, and need it as well.
+sys.meta_path.append(Nothing())  # The last: what is installed is found before.
+pyonmttok = import_module("pyonmttok")
+if isinstance(pyonmttok, MagicMock):
+    pyonmttok.build_vocab_from_tokens = build_vocabulary
 
 if __name__ == "__main__":
+    from eole.bin.main import main
+
     main()
