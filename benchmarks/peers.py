@@ -1,6 +1,8 @@
-"""What the peers' benchmarks share: batches as their users make them, and Hugging Face's Marian."""
+"""What the peers' benchmarks share: batches as their users make them, Marian, and Eole's files."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from dragoman.config import ModelShape
-from dragoman.corpus.store import PairTokens
+from dragoman.corpus.store import PairTokens, PreparedCorpus
 
 LONGEST = 128
 DROPOUT = 0.1
@@ -105,3 +107,22 @@ def make_marian(
         return found
 
     return model, logits
+
+
+def write_for_eole(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
+    """The first pairs as lines of subwords, and a vocabulary of them."""
+    folder.mkdir(parents=True)
+    words = [f"w{token}" for token in range(corpus.subwords()[1].size)]
+    for name, side in (("source", corpus.train.source), ("target", corpus.train.target)):
+        with open(folder / f"{name}.txt", "w") as file:
+            for pair in range(pairs):
+                file.write(" ".join(words[token] for token in side.line(pair)[:-1]) + "\n")
+    (folder / "vocabulary.txt").write_text("".join(f"{word}\t1\n" for word in words))
+
+
+def eole_rate(log: Iterable[str], skipped: int) -> float:
+    """Target tokens a second, by the lines of its log after the first ones."""
+    # A line has the target tokens of a batch and how many a second that was since the last line.
+    found = re.findall(r"bsz: +\d+/ *(\d+)/.*?(\d+)/ *(\d+) tok/s", "\n".join(log))
+    counted = [(int(tokens), int(rate)) for tokens, _, rate in found[skipped:]]
+    return sum(tokens for tokens, _ in counted) / sum(tokens / rate for tokens, rate in counted)

@@ -9,6 +9,8 @@ nothing is written: a variant costs its steps and a few seconds. Beside settings
     embedding_rate=FACTOR    of the embeddings' learning rate
     small_batches=STEPS      the first so many steps are half as large
     mix_rows=COUNT           so many rows of a step are of the prepared corpus at $MIX
+    late_weight=WEIGHT       of a mix's last training text, in place of the config's stages,
+    late_from=STEP           from this step on
     score=STEPS              BLEU this often
 """
 
@@ -28,7 +30,7 @@ import torch
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import Config, shape_of
+from dragoman.config import Config, StageSettings, corpus_names, is_mix, shape_of
 from dragoman.config_file import load_config
 from dragoman.corpus.rows import Position, Rows, RowStream, StepRows
 from dragoman.corpus.store import PreparedCorpus
@@ -42,7 +44,10 @@ from dragoman.training.parts import Parts, make_parts
 
 STEPS_BETWEEN_AVERAGES = 10
 WARM_UP_STEPS = 50  # Not counted in the milliseconds of a step.
-OWN_KNOBS = ("ema", "embedding_rate", "small_batches", "mix_rows", "score")
+OWN_KNOBS = (
+    *("ema", "embedding_rate", "small_batches", "mix_rows"),
+    *("late_weight", "late_from", "score"),
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def main() -> None:
 def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
     """Train one variant and tell its scores."""
     start = time.perf_counter()
-    config, device = load_config(config_path, variant.settings), torch.device("cuda", 0)
+    config, device = read_config(config_path, variant), torch.device("cuda", 0)
     assert config.training.steps
     parts = make_parts(config, Workers(0, 1, device))
     step, scorer = parts.step, Scorer(config, parts, device)
@@ -169,10 +174,21 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
     torch.cuda.empty_cache()
 
 
+def read_config(path: Path, variant: Variant) -> Config:
+    config = load_config(path, variant.settings)
+    if "late_weight" not in variant.knobs:
+        return config
+    weights = {corpus_names(config.corpus)[-1]: variant.knobs["late_weight"]}
+    return replace(config, stages=(StageSettings(int(variant.knobs["late_from"]), weights),))
+
+
 def batches(config: Config, parts: Parts, variant: Variant) -> Iterator[StepRows]:
     """The steps' rows, without an end."""
     small, position = int(variant.knobs.get("small_batches", 0)), Position()
     extra = int(variant.knobs.get("mix_rows", 0))
+    if is_mix(config):
+        assert not small + extra, "small_batches and mix_rows are for text that is no mix"
+        yield from parts.stream.steps(position)
     size = config.batches.rows_per_step - extra
     main = stream(config, parts.corpus, size // 2)
     for batch in islice(main.steps(position), small):

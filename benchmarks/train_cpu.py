@@ -13,7 +13,6 @@ same subwords as text. They take turns, to share the noise.
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from dragoman.config import PRESETS
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.store import PreparedCorpus
-from peers import Batches, make_marian, smoothed_loss
+from peers import Batches, eole_rate, make_marian, smoothed_loss, write_for_eole
 
 TOKENS_PER_STEP, STEPS, WARM_UP_STEPS = 4_096, 14, 4
 SHAPE = replace(PRESETS["small"], encoder_layers=3, decoder_layers=3)
@@ -101,7 +100,9 @@ def main() -> None:
         corpus = PreparedCorpus(folder / "prepared")
         rates: dict[str, list[float]] = {"dragoman": [], "Hugging Face Marian": []}
         if arguments.eole:
-            write_for_eole(corpus, folder / "eole")
+            write_for_eole(corpus, folder / "eole", len(corpus.train))
+            settings = {"folder": folder / "eole", "tokens": TOKENS_PER_STEP, "steps": STEPS}
+            (folder / "eole/config.yaml").write_text(EOLE_CONFIG.format(**settings))
             rates["Eole"] = []
         for turn in range(arguments.rounds):
             rates["dragoman"].append(measure_dragoman(config, folder / f"run{turn}"))
@@ -149,20 +150,6 @@ def measure_marian(corpus: PreparedCorpus) -> float:
     return tokens / seconds
 
 
-def write_for_eole(corpus: PreparedCorpus, folder: Path) -> None:
-    """The prepared pairs as lines of subwords, and a vocabulary of them."""
-    folder.mkdir()
-    subwords = corpus.subwords()[1]
-    for name, side in (("source", corpus.train.source), ("target", corpus.train.target)):
-        with open(folder / f"{name}.txt", "w") as file:
-            for pair in range(len(corpus.train)):
-                file.write(" ".join(f"w{token}" for token in side.line(pair)[:-1]) + "\n")
-    words = "".join(f"w{token}\t1\n" for token in range(subwords.size))
-    (folder / "vocabulary.txt").write_text(words)
-    config = EOLE_CONFIG.format(folder=folder, tokens=TOKENS_PER_STEP, steps=STEPS)
-    (folder / "config.yaml").write_text(config)
-
-
 def measure_eole(command: Path, folder: Path) -> float:
     """Its own command, from its own log; warm-up steps left out."""
     made = subprocess.run(
@@ -172,11 +159,7 @@ def measure_eole(command: Path, folder: Path) -> float:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
     )
-    # Each step's log line has its target tokens and how many a second that was.
-    found = re.findall(r"bsz: +\d+/ *(\d+)/.*?(\d+)/ *(\d+) tok/s", made.stdout + made.stderr)
-    counted = [(int(tokens), int(rate)) for tokens, _, rate in found[WARM_UP_STEPS:]]
-    seconds = sum(tokens / rate for tokens, rate in counted)
-    return sum(tokens for tokens, _ in counted) / seconds
+    return eole_rate((made.stdout + made.stderr).splitlines(), WARM_UP_STEPS)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Training on one GPU: this trainer, Hugging Face Marian and nn.Transformer, the same text.
+"""Training on one GPU: this trainer, Marian (plain and compiled), nn.Transformer, Eole; same text.
 
     pip install transformers
     python benchmarks/train_gpu.py PREPARED [--parts ours peers ...] [--keep FOLDER] [--profile]
+        [--peers plain compiled eole]
 
 Ours is the real command, with logging, evidence and checkpoints on. Its rate is that of the wall's
 clock between two lines of metrics.jsonl, so that nothing is left out but the first steps and the
 evaluation at the end. Only real target tokens count. Memory is what the whole device has in use.
 PREPARED needs a validation set: the first one is translated. Runs that FOLDER holds already are not
-made again. The part `plain` trains with PyTorch's kernels, for `loss_curves.py`.
+made again. The part `plain` trains with PyTorch's kernels, for `loss_curves.py`; `compiled` is its
+compiler in float16.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,10 @@ class Case:
         return f"{self.preset}-{self.slots}-{self.precision}-{self.kernels}"
 
 
+COMPILED = [
+    Case("base", 8_192, "float16", 360, "compiled"),
+    Case("base", 32_768, "float16", 200, "compiled"),
+]
 PLAIN = Case("base", 8_192, "bfloat16", 1_000, "plain")
 CASES = [
     Case("base", 8_192, "bfloat16", 1_060),
@@ -98,14 +105,16 @@ class Measured:
     checkpoint_seconds: list[float]
 
 
-PARTS = ("ours", "peers", "translation", "packing", "evidence", "plain")
+PEERS = {"plain": "peers_gpu.py", "compiled": "marian_compiled.py", "eole": "eole_gpu.py"}
+PARTS = ("ours", "peers", "translation", "packing", "evidence", "compiled", "plain")
 EVIDENCE_TURNS = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prepared", type=Path)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-2])
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--keep", type=Path, help="leave the runs here")
     parser.add_argument("--profile", action="store_true", help="only print where the time goes")
     arguments = parser.parse_args()
@@ -117,15 +126,15 @@ def main() -> None:
                 profile(arguments.prepared, case, folder)
             return
         for part in arguments.parts:
-            print_part(part, arguments.prepared, folder)
+            print_part(part, arguments.prepared, folder, arguments.peers)
 
 
-def print_part(part: str, prepared: Path, folder: Path) -> None:
+def print_part(part: str, prepared: Path, folder: Path, peers: list[str]) -> None:
     match part:
         case "ours":
             print_ours(prepared, folder)
         case "peers":
-            print_peers(prepared, folder)
+            print_peers(prepared, folder, peers)
         case "translation":
             measure(prepared, CASES[0], folder)
             print_translation(folder / CASES[0].name)
@@ -134,6 +143,12 @@ def print_part(part: str, prepared: Path, folder: Path) -> None:
             print(f"\npacking from a cold page cache: {rate:,.0f} target tokens/s on one core")
         case "evidence":
             print_evidence(prepared, folder)
+        case "compiled":
+            print("\nPyTorch's compiler:")
+            for case in COMPILED:
+                found = measure(prepared, case, folder)
+                print_run(case, found)
+                print(f"first step {found.first_step_seconds:.1f} s after the command", flush=True)
         case _:
             print("\nPyTorch's own kernels:")
             print_run(PLAIN, measure(prepared, PLAIN, folder))
@@ -235,15 +250,18 @@ def print_ours(prepared: Path, folder: Path) -> None:
     for case in CASES:
         runs[case] = measure(prepared, case, folder)
         print_run(case, runs[case])
-    cold, warm = list(runs.values())[:2]
-    print(f"\nseconds from the command to the first step: {cold.first_step_seconds:.1f} with a")
-    print(f"cold cache of kernels, {warm.first_step_seconds:.1f} with a warm one")
+    print_start_up(*list(runs.values())[:2])
     for case, found in runs.items():
         if found.checkpoint_seconds:
             seconds = statistics.mean(found.checkpoint_seconds)
             share = seconds / (found.milliseconds + seconds)  # Of 1,000 steps and one checkpoint.
             print(f"{case.name}: a checkpoint stops training for {seconds:.3f} s, {share:.2%} of")
             print(f"  1,000 steps; waiting for batches took {found.data_share:.2%}")
+
+
+def print_start_up(cold: Measured, warm: Measured) -> None:
+    print(f"\nseconds from the command to the first step: {cold.first_step_seconds:.1f} with a")
+    print(f"cold cache of kernels, {warm.first_step_seconds:.1f} with a warm one", flush=True)
 
 
 def print_run(case: Case, found: Measured) -> None:
@@ -256,26 +274,40 @@ def print_run(case: Case, found: Measured) -> None:
     )
 
 
-def print_peers(prepared: Path, folder: Path) -> None:
+def print_peers(prepared: Path, folder: Path, peers: list[str]) -> None:
     print("\n| target slots | peer | cuDNN | tokens/s, new shapes | seen | GiB | ours is faster |")
     print("|---|---|---|---|---|---|---|", flush=True)
-    ours = {case.slots: measure(prepared, case, folder).tokens_per_second for case in CASES[:2]}
+    runs = [measure(prepared, case, folder) for case in CASES[:2]]
+    rates = [run.tokens_per_second for run in runs]
+    ours = {case.slots: rate for case, rate in zip(CASES[:2], rates, strict=True)}
     for slots, own in ours.items():
         print(f"| {slots:,} | dragoman, shapes never change | | {own:,.0f} | {own:,.0f} | | |")
-    command = [sys.executable, str(HERE / "peers_gpu.py"), str(prepared), *map(str, ours)]
+    for peer in peers:
+        if peer == "eole" and not find_spec("eole"):
+            print("Eole is not there: eole_command.py says how to bring it along")
+        else:
+            print_peer(PEERS[peer], prepared, ours)
+    print_start_up(*runs)
+
+
+def print_peer(program: str, prepared: Path, ours: dict[int, float]) -> None:
+    """The lines of a peer's program; one that fails does not keep others from being measured."""
+    command = [sys.executable, str(HERE / program), str(prepared), *map(str, ours)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         for found in map(json.loads, process.stdout):
             fresh, seen = found["fresh_tokens_per_second"], found["tokens_per_second"]
             own, memory = ours[found["slots"]], found["memory_bytes"] / 2**30
+            compiling = found.get("compiling_seconds")
             print(
-                f"| {found['slots']:,} | {found['peer']} | {found['cudnn_attention']} "
-                f"| {fresh:,.0f} | {seen:,.0f} "
+                f"| {found['slots']:,} | {found['peer']}"
+                + (f" in {compiling:.0f} s" if compiling else "")
+                + f" | {found['cudnn_attention']} | {fresh:,.0f} | {seen:,.0f} "
                 f"| {memory:.1f} | {own / fresh:.1f} x, {own / seen:.1f} x |",
                 flush=True,
             )
     if process.returncode:
-        sys.exit(process.returncode)
+        print(f"{program} ended with {process.returncode}", flush=True)
 
 
 def print_translation(run: Path) -> None:

@@ -45,3 +45,47 @@ def test_without_gradient_only_the_sums_are_made() -> None:
     sums = cross_entropy(hidden, weight, labels, everything, 0.0)
     torch.testing.assert_close(sums.loss, sums.nll)
     assert not sums.loss.requires_grad
+
+
+@pytest.mark.parametrize("tokens_at_once", [1, 10, 1000])
+def test_r_drop_draws_two_passes_together(
+    tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_module, "LOGITS_AT_ONCE", tokens_at_once * WORDS)
+    torch.manual_seed(tokens_at_once)
+    hidden = torch.randn(2 * TOKENS, WIDTH, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(WORDS, WIDTH, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(WORDS, (TOKENS,)).repeat(2)
+    is_real = (torch.rand(TOKENS) > 0.2).repeat(2)
+    smoothing, r_drop = 0.1, 5.0
+
+    sums = cross_entropy(hidden, weight, labels, is_real, smoothing, r_drop)
+    (sums.loss * 3).backward()
+    found = [sums.loss.detach(), sums.nll, hidden.grad, weight.grad]
+
+    hidden.grad = weight.grad = None
+    logits = hidden[is_real] @ weight.T
+    loss = F.cross_entropy(logits, labels[is_real], reduction="sum", label_smoothing=smoothing) / 2
+    nll = F.cross_entropy(logits, labels[is_real], reduction="sum").detach() / 2
+    first, second = logits.log_softmax(dim=-1).chunk(2)
+    apart = F.kl_div(first, second, reduction="sum", log_target=True)
+    apart = apart + F.kl_div(second, first, reduction="sum", log_target=True)
+    ((loss + r_drop / 4 * apart) * 3).backward()
+    expected = [loss.detach(), nll, hidden.grad, weight.grad]
+    for one, other in zip(found, expected, strict=True):
+        assert one is not None
+        assert other is not None
+        torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-4)
+
+
+def test_r_drop_of_two_equal_passes_is_an_ordinary_pass() -> None:
+    hidden, weight = torch.randn(TOKENS, WIDTH), torch.randn(WORDS, WIDTH)
+    labels, is_real = torch.randint(WORDS, (TOKENS,)), torch.rand(TOKENS) > 0.2
+    once = hidden.clone().requires_grad_()
+    cross_entropy(once, weight, labels, is_real, 0.1).loss.backward()
+    twice = hidden.clone().requires_grad_()
+    both = torch.cat((twice, twice))
+    cross_entropy(both, weight, labels.repeat(2), is_real.repeat(2), 0.1, 5.0).loss.backward()
+    assert once.grad is not None
+    assert twice.grad is not None
+    torch.testing.assert_close(twice.grad, once.grad)
