@@ -155,7 +155,7 @@ def _r_drop_contradictions(config: Config) -> Iterator[str]:
     if config.training.r_drop and not any(
         (model.dropout, model.attention_dropout, model.relu_dropout)
     ):
-        yield "training.r_drop compares two passes with different dropout, but there is none; set one"
+        yield "training.r_drop compares two passes with different dropout; set some model.dropout"
 
 
 def _start_contradictions(config: Config) -> Iterator[str]:
