@@ -68,7 +68,7 @@ def make_step(preset: str, kind: str, slots: int) -> FusedStep:
     model = Transformer(config.model, WORDS, WORDS, joint=True).to(device)
     step = FusedStep(config, model, Workers(0, 1, device))
     rows = slots // config.batches.row_tokens
-    step.begin(rows, [0], 0)
+    step.begin(rows)
     for place, values in zip(step._rows, full_rows(rows, 128, device), strict=True):
         place.copy_(values)
     step._rows.source.random_(3, WORDS)

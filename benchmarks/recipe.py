@@ -121,7 +121,7 @@ def run(config_path: Path, variant: Variant) -> Iterator[dict[str, object]]:
     assert isinstance(step, FusedStep)
     prepare_knobs(variant, step)
     rows = config.batches.rows_per_step
-    step.begin(rows // 2 if "small_batches" in variant.knobs else rows, [0], 0)
+    step.begin(rows // 2 if "small_batches" in variant.knobs else rows)
     average = [one.detach().clone() for one in parts.model.parameters()]
     begun, trained, tokens, times = time.perf_counter(), 0.0, 0, []
     score_every = int(variant.knobs.get("score", config.training.steps))

@@ -367,7 +367,7 @@ def profile(prepared: Path, case: Case, folder: Path, steps: int = 5) -> None:
     config = load_config(configure(prepared, case, folder), corpus_settings(prepared))
     workers = Workers(0, 1, torch.device("cuda", 0))
     parts = make_parts(config, workers)
-    parts.step.begin(parts.stream.rows_per_step, [0], 0)
+    parts.step.begin(parts.stream.rows_per_step)
     batches = list(islice(parts.stream.steps(Position()), 2 * steps))
     activity = torch.profiler.ProfilerActivity.CUDA
     times: dict[str, tuple[float, int]] = {}

@@ -200,7 +200,7 @@ NARROW_CORRELATION = Threshold(
 )
 LEARNING_RATE_DEVIATION = Threshold(
     1e-3,
-    "of the law",
+    "of the schedule",
     "Float32 and rounding in the log explain a millionth; a thousandth means another schedule.",
 )
 UNEXPLAINED_GAP = Threshold(

@@ -76,7 +76,7 @@ def make_training(config: Config, kernels: Kernels, workers: Workers, rows: int 
     config = replace(config, training=replace(config.training, kernels=kernels))
     parts = make_parts(config, workers)
     steps = islice(parts.stream.steps(Position()), 2 * STEPS)
-    parts.step.begin(rows, [0] * workers.count, 0)
+    parts.step.begin(rows)
     batches = [whole.share(workers.rank, workers.count) for whole in steps]
     return Training(parts.model, parts.step, batches)
 

@@ -57,7 +57,7 @@ def test_a_device_tells_how_much_of_a_wait_it_noticed(
     monkeypatch.setattr(own, "lag", lag)
     step = LocalStep(own, parts.model, ALONE, config.distributed)
     assert step.lag == lag
-    step.begin(5, [0], 0)
+    step.begin(5)
     batches = list(islice(parts.stream.steps(Position()), 3))
     clock = iter([10.0, 17.0])  # A synchronization of seven seconds.
     monkeypatch.setattr(local_step, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
@@ -82,7 +82,9 @@ def test_those_who_save_to_one_folder_do_not_wait_for_ever_for_each_other(
         return "group"
 
     monkeypatch.setattr("dragoman.training.local_step.distributed.new_group", new_group)
-    make_parts(config, ALONE).step.begin(5, [0, 0], 0)
+    step = make_parts(config, ALONE).step
+    assert isinstance(step, LocalStep)
+    step.go_on([0, 0], 0)
     assert limits == [timedelta(seconds=7)]
 
 
@@ -101,6 +103,6 @@ def test_a_worker_steps_at_its_own_rate(prepared: Path) -> None:
     own = StepOfDevice(config, parts.model, ALONE)
     own.calls = []
     step = LocalStep(own, parts.model, ALONE, config.distributed)
-    step.begin(5, [0], 0)
+    step.begin(5)
     step.queue(next(parts.stream.steps(Position())), 1, 1e-3, 0.0)
     assert own.rate == 0.25e-3

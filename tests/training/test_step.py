@@ -32,7 +32,7 @@ def group(tmp_path: Path) -> Iterator[None]:
 
 def make(folder: Path, *overrides: str) -> Parts:
     parts = make_parts(load_config(folder / "config.toml", [*SMALL, *overrides]), WORKERS)
-    parts.step.begin(5, [0, 1], 0)
+    parts.step.begin(5)
     return parts
 
 

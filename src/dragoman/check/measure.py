@@ -63,7 +63,7 @@ def measure(config: Config, workers: Workers) -> Findings:
     machines = workers.gather_json(encode(describe_here(workers.hosts[workers.rank])))
     links = measure_links(workers, all_pairs(workers), SECONDS_PER_LINK)
     rows = choose_rows_per_device(plain, parts, workers)
-    parts.step.begin(rows, list(range(workers.count)), step=0)
+    parts.step.begin(rows)
     return Findings(
         hosts=workers.hosts,
         machines=tuple(

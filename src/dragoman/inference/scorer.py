@@ -41,7 +41,7 @@ class TextScorer:
         if not self._processes:
             return score_text(translations, self._references, self._tokenize)
         self._tell(self._share(translations))
-        parts = [self._hear(process) for process in self._processes]
+        parts = [self._collect(process) for process in self._processes]
         metrics = make_metrics(self._tokenize)
         scores = [
             metric._aggregate_and_compute(list(sums)).score
@@ -68,9 +68,9 @@ class TextScorer:
                 process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
             except OSError:
-                self._hear(process)
+                self._collect(process)
 
-    def _hear(self, process: "subprocess.Popen[str]") -> Sums:
+    def _collect(self, process: "subprocess.Popen[str]") -> Sums:
         assert process.stdout
         answer = process.stdout.readline()
         if not answer:

@@ -11,7 +11,7 @@ MOST_WORKERS = 1024
 
 
 def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
-    """The scenarios that people ask about after a run; how to meet, of at least two machines."""
+    """What people ask about after a run; how to synchronize, of at least two machines."""
     several = Scenario(machines=max(2, run.machines))
     links = {"100 Mb/s": 0.1, "1 Gb/s": 1, "10 Gb/s": 10, "100 Gb/s": 100}
     questions = [("1 worker", ALONE)] if run.workers > 1 else []

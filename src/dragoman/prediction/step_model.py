@@ -86,7 +86,7 @@ class MeasuredRun:
 
     @property
     def seconds_alone(self) -> float:
-        """A step but for all meeting."""
+        """A step without synchronizing."""
         return self.seconds_compute + self.seconds_optimizer + self.seconds_fixed
 
     @property
@@ -133,7 +133,7 @@ def before_training(
 
 
 _OF_LINKS = ("bytes_per_second", "latency_seconds")
-_OF_MEETINGS = ("compression", "local_steps", "local_fragments", "local_delay")
+_OF_SYNC = ("compression", "local_steps", "local_fragments", "local_delay")
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Scenario:
             micro_batches=max(1.0, run.micro_batches * self.batch_factor * run.workers / workers),
             **{
                 name: value
-                for name in _OF_LINKS + _OF_MEETINGS
+                for name in _OF_LINKS + _OF_SYNC
                 if (value := getattr(self, name)) is not None
             },
         )
@@ -181,8 +181,8 @@ class Scenario:
         return own
 
     def between_machines(self, run: MeasuredRun) -> "Scenario":
-        """The same, about two machines where it asks how machines meet and the run had but one."""
-        asked = [name for name in _OF_LINKS + _OF_MEETINGS if getattr(self, name) is not None]
+        """The same, of two machines if it asks how they synchronize and the run had but one."""
+        asked = [name for name in _OF_LINKS + _OF_SYNC if getattr(self, name) is not None]
         if asked and run.machines == 1 and self.machines is None and self.workers is None:
             return replace(self, machines=2)
         if set(asked) & set(_OF_LINKS) and self._placement(run)[0] == 1:

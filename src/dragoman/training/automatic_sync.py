@@ -53,7 +53,7 @@ def _measure(config: Config, workers: Workers) -> SyncChoice:
     plain = _with(config, replace(config.distributed, sync="gradients", compression="none"))
     parts = make_parts(plain, workers)
     rows = choose_rows_per_device(plain, parts, workers)
-    parts.step.begin(rows, list(range(workers.count)), step=0)
+    parts.step.begin(rows)
     batch = next(parts.stream.steps(Position())).share(workers.rank, workers.count)
     measured = calibrate(parts.step, parts.model, batch, workers, plain)
     exchange = measured.seconds_all_reduce

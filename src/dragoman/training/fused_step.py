@@ -5,7 +5,7 @@ They are made of fused kernels, or of what PyTorch's compiler makes of the plain
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,7 +92,7 @@ class FusedStep:
         self._last_end: torch.cuda.Event | None = None
         self.exchange: Exchange | None = None
 
-    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
+    def begin(self, rows_per_device: int) -> None:
         """Compile the kernels and record both graphs; all workers have the same weights by now."""
         self.weights_changed()
         if self._workers.count > 1:

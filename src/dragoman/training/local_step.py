@@ -52,9 +52,12 @@ class LocalStep:
         self._folder_mates: object | None = None
         self.synchronizes_at = self._outer.synchronizes_at
 
-    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
-        """Get ready to go on after a step; `writers` names who writes each worker's run folder."""
-        self._alone.begin(rows_per_device, writers, step)
+    def begin(self, rows_per_device: int) -> None:
+        """Get ready for steps."""
+        self._alone.begin(rows_per_device)
+
+    def go_on(self, writers: Sequence[int], step: int) -> None:
+        """Be where it was after a step; `writers` names who writes each worker's run folder."""
         if not self._was_settled:
             self._outer.begin(step)
         for writer in sorted(set(writers)):

@@ -46,8 +46,8 @@ class TrainingStep(Protocol):
     exchange: Exchange | None  # None if there is one worker, or sums are only a part of it.
     lag: int  # So many steps may be queued without anyone having asked for their results.
 
-    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
-        """Get ready to go on after a step; `writers` names who writes each worker's run folder."""
+    def begin(self, rows_per_device: int) -> None:
+        """Get ready for steps; all workers have the same weights by now."""
 
     def queue(
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
@@ -97,7 +97,7 @@ class PlainStep:
         self.state = self._optimizer.state
         self.load = self._optimizer.load
 
-    def begin(self, rows_per_device: int, writers: Sequence[int], step: int) -> None:
+    def begin(self, rows_per_device: int) -> None:
         """Get ready for steps; all workers have the same weights by now."""
         self._rows_per_device = rows_per_device
         settings = self._config.distributed

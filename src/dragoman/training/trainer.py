@@ -116,7 +116,9 @@ class Trainer:
         if workers.device.type == "cuda":
             chosen = choose_kernels(config, workers)
             self.recorder.say(f"{chosen.kind} kernels: {chosen.reason}")
-        self.step.begin(progress.rows_per_device, self.opened.writers, progress.step)
+        self.step.begin(progress.rows_per_device)
+        if self.local:
+            self.local.go_on(self.opened.writers, progress.step)
         self.watch.start()
 
     def _loop(self) -> Stop:

@@ -219,10 +219,10 @@ def _find_straggler(evidence: Evidence, steady: TrainSteps) -> Straggler | None:
 
 
 def _wait_for_slowest(steps: TrainSteps, local_steps: int, workers: int) -> float:
-    """Mean seconds a step that worker 0 waits for the one that is last at a meeting.
+    """Mean seconds a step that worker 0 waits for the one that is last at a synchronization.
 
-    Between two meetings a worker falls behind, or catches up, step by step. Of each step the
-    slowest and the fastest worker are known; of the others nothing is counted.
+    Between two synchronizations a worker falls behind, or catches up, step by step. Of each step
+    the slowest and the fastest worker are known; of the others nothing is counted.
     """
     _, rounds = np.unique((steps.step - 1) // local_steps, return_inverse=True)
     who = np.append(steps.slowest_worker, steps.fastest_worker)

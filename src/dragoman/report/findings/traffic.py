@@ -201,7 +201,7 @@ def _window_edges(evidence: Evidence, train: TrainSteps, first: float, last: flo
     width = max(least, min(_LONGEST_WINDOW, float(seconds.sum()) / _WINDOWS_WANTED))
     if local_steps == 1:
         return np.arange(first, last, width)
-    # Whole rounds, cut where nothing is on its way: a meeting more or less would be a jump.
+    # Whole rounds, cut where nothing is on its way: a synchronization more or less would be a jump.
     is_middle = train.step % local_steps == local_steps // 2
     middles: Floats = train.time[is_middle & (train.time >= first) & (train.time <= last)]
     return middles[:: round(width / typical)]
