@@ -1,9 +1,11 @@
 """Whether the report's probabilities are calibrated: the tables and the plot of docs/results.md.
 
-    python benchmarks/calibration.py PICTURE.svg [--runs 1200] [--seed 7] [--folders 40]
+    python benchmarks/calibration.py PICTURE.svg [--runs 1200] [--turns 4000] [--seed 7]
 
 Judges made-up runs of known truth (made_up_runs.py) with the function that the report uses, some of
-them by way of a whole run folder, and the curves of the runs under docs/results, cut short.
+them by way of a whole run folder, and the curves of the runs under docs/results, cut short. Few
+of them are near a turn: of --turns more, those whose evaluations look like one are judged. As they
+are chosen by what the report sees too, its probabilities must hold for them as well.
 """
 
 import argparse
@@ -23,19 +25,25 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dragoman.config import ScheduleSettings
+from dragoman.prediction.learning_curve import running_median
+from dragoman.prediction.outlook import MEANINGFUL, forecast_of
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.step_series import Evaluations, TrainSteps
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.convergence import Learning, judge_learning
 from dragoman.schedule import Floats
-from dragoman.thresholds import LIKELY, UNLIKELY
+from dragoman.thresholds import LIKELY, OVERFITTING_RISE, UNLIKELY
 from made_up_runs import MadeUpRun, Settings, make_run
 from report.run_folders import START, RunFolder
 
 ROOT = Path(__file__).parents[1]
 NO_STEPS = TrainSteps(*np.zeros((len(fields(TrainSteps)), 0)))
 BINS = (0.0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)
+# How far the last three evaluations lie above what came before, where a turn is doubtful.
+DOUBTFUL_RISE = (0.5 * OVERFITTING_RISE.value, 2 * OVERFITTING_RISE.value)
+NORMAL_95 = 1.96
+Pairs = Sequence[tuple[float, bool]]  # What was predicted, and whether it was so.
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class Judged:
     gain_probability: float
     has_risen: bool
     rise_probability: float
+    is_doubtful_turn: bool
 
     @property
     def is_plain(self) -> bool:
@@ -79,9 +88,27 @@ def judge_seed(seed: tuple[int, int], settings: Settings) -> Judged:
         run.kind,
         run.worth,
         found.convergence.probability,
-        run.rise >= 0.02,
+        run.rise >= OVERFITTING_RISE.value,
         found.overfitting.probability,
+        looks_doubtful(run),
     )
+
+
+def looks_doubtful(run: MadeUpRun) -> bool:
+    """Whether the evaluations are those of a run near a turn."""
+    rise = float(run.loss[-3:].mean() - running_median(run.loss[:-3]).min())
+    return DOUBTFUL_RISE[0] <= rise <= DOUBTFUL_RISE[1]
+
+
+def judge_turn(seed: tuple[int, int], settings: Settings) -> tuple[float, bool] | None:
+    """How likely the loss has turned, as the report has it, and whether it has; None if plain."""
+    run = make_run(np.random.default_rng(seed), settings)
+    if not looks_doubtful(run):
+        return None
+    found = forecast_of(run.steps, run.loss, MEANINGFUL["loss"], 0.0, run.schedule)
+    assert found is not None
+    threshold = OVERFITTING_RISE.value
+    return found.rise_probability(threshold), run.rise >= threshold
 
 
 def write_folder(path: Path, run: MadeUpRun) -> Path:
@@ -132,52 +159,67 @@ def print_figures(judged: Sequence[Judged]) -> None:
             f"{_share(group, 'is_wrong')} | {len(plain):,} | {_share(plain, 'is_unclear')} | "
             f"{_share(plain, 'is_wrong')} |"
         )
-    gains = [(one.gain_probability, one.worth >= 1) for one in judged]
-    rises = [(one.rise_probability, one.has_risen) for one in judged]
-    for title, pairs in (("a gain", gains), ("a turn", rises)):
-        print(f"\n| {title}: predicted | observed | runs |\n|---|---|---|")
-        for said, happened, number in reliability(pairs):
-            print(f"| {100 * said:.1f}% | {100 * happened:.1f}% | {number} |")
-        print(f"off by {100 * miscalibration(pairs):.1f} points on average")
 
 
 def _share(group: Sequence[Judged], what: str) -> str:
     return f"{100 * np.mean([getattr(one, what) for one in group]):.1f}%"
 
 
-def reliability(pairs: Sequence[tuple[float, bool]]) -> list[tuple[float, float, int]]:
+def print_reliability(title: str, pairs: Pairs) -> None:
+    print(f"\n| {title}: predicted | observed | 95% interval | runs |\n|---|---|---|---|")
+    for one in reliability(pairs):
+        low, high = one.interval
+        print(
+            f"| {100 * one.said:.1f}% | {100 * one.happened:.1f}% | "
+            f"{100 * low:.1f} to {100 * high:.1f}% | {one.runs:,} |"
+        )
+    print(f"off by {100 * miscalibration(pairs):.1f} points on average")
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Runs of which about the same was predicted: what, on average, and how often it was so."""
+
+    said: float
+    happened: float
+    runs: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's, of the frequency that was observed."""
+        spread = NORMAL_95**2 / self.runs
+        middle = (self.happened + spread / 2) / (1 + spread)
+        variance = self.happened * (1 - self.happened) / self.runs + spread / (4 * self.runs)
+        half = NORMAL_95 * float(np.sqrt(variance)) / (1 + spread)
+        return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def reliability(pairs: Pairs) -> list[Bin]:
     """What was said and what happened, on average, by how likely it was said to be."""
     said, happened = np.array(pairs, dtype=float).T
     places = np.clip(np.searchsorted(BINS, said, "right") - 1, 0, len(BINS) - 2)
     return [
-        (float(said[which].mean()), float(happened[which].mean()), int(which.sum()))
+        Bin(float(said[which].mean()), float(happened[which].mean()), int(which.sum()))
         for place in range(len(BINS) - 1)
         if (which := places == place).any()
     ]
 
 
-def miscalibration(pairs: Sequence[tuple[float, bool]]) -> float:
-    rows = reliability(pairs)
-    return sum(abs(said - happened) * number for said, happened, number in rows) / len(pairs)
+def miscalibration(pairs: Pairs) -> float:
+    return sum(abs(one.said - one.happened) * one.runs for one in reliability(pairs)) / len(pairs)
 
 
-def draw(judged: Sequence[Judged], path: Path) -> None:
+def draw(series: dict[str, Pairs], path: Path) -> None:
     mpl.rcParams |= {"svg.hashsalt": "dragoman", "font.size": 11}
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="#8795a5", lw=1, ls="--")
-    for label, colour, pairs in (
-        (
-            "50% more steps bring a gain",
-            "#2b6cb0",
-            [(a.gain_probability, a.worth >= 1) for a in judged],
-        ),
-        ("the loss has turned", "#c96a12", [(a.rise_probability, a.has_risen) for a in judged]),
-    ):
-        said, happened, number = np.array(reliability(pairs)).T
-        error = 1.64 * np.sqrt(np.maximum(happened * (1 - happened), 0.25 / number) / number)
+    for (label, pairs), colour in zip(series.items(), ("#2b6cb0", "#c96a12"), strict=True):
+        bins = reliability(pairs)
+        said, happened = np.array([(one.said, one.happened) for one in bins]).T
+        error = np.abs(np.array([one.interval for one in bins]).T - happened)
         axes.errorbar(said, happened, error, fmt="o-", color=colour, label=label, capsize=3)
     for edge in (UNLIKELY.value, LIKELY.value):
         axes.axvline(edge, color="#e3e8ee", zorder=0)
@@ -255,17 +297,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--runs", type=int, default=1200)
+    parser.add_argument("--turns", type=int, default=4000, help="drawn; few of them are doubtful")
     parser.add_argument("--seed", type=int, default=7, help="another than the one tuned on")
     parser.add_argument("--folders", type=int, default=40)
+    parser.add_argument("--processes", type=int, help="as many as there are processors")
     arguments = parser.parse_args()
     settings = Settings()
     check_folders(arguments.folders, arguments.seed, settings)
     print(f"{arguments.folders} run folders say the same as their curves")
-    seeds = [(arguments.seed, number) for number in range(arguments.runs)]
-    with ProcessPoolExecutor() as pool:
-        judged = list(pool.map(partial(judge_seed, settings=settings), seeds, chunksize=25))
+    seeds = [(arguments.seed, number) for number in range(arguments.runs + arguments.turns)]
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        whole, turns = seeds[: arguments.runs], seeds[arguments.runs :]
+        judged = list(pool.map(partial(judge_seed, settings=settings), whole, chunksize=25))
+        found = pool.map(partial(judge_turn, settings=settings), turns, chunksize=100)
+        doubtful = [one for one in found if one is not None]
     print_figures(judged)
-    draw(judged, arguments.picture)
+    gains = [(one.gain_probability, one.worth >= 1) for one in judged]
+    rises = [(one.rise_probability, one.has_risen) for one in judged]
+    doubtful += [pair for pair, one in zip(rises, judged, strict=True) if one.is_doubtful_turn]
+    print_reliability("50% more steps bring a gain", gains)
+    print_reliability("the loss has turned", rises)
+    print_reliability(f"the same, {len(doubtful):,} doubtful turns", doubtful)
+    series: dict[str, Pairs] = {
+        "50% more steps bring a gain": gains,
+        "the loss has turned (doubtful cases)": doubtful,
+    }
+    draw(series, arguments.picture)
     print("\n| run | evaluations | predicted | what happened | a gain |\n|---|---|---|---|---|")
     for folder in sorted(path.parent for path in (ROOT / "docs/results").glob("*/report.json")):
         judge_real(read_real(folder), _schedule_of(folder))

@@ -222,6 +222,8 @@ def describe_type(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         known = [describe_type(option) for option in arguments if option is not type(None)]
         return " or ".join(known)
+    if origin is tuple:
+        return f"a list, each {describe_type(arguments[0])}"
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
     return names.get(hint, "a table")
 

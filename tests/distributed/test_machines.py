@@ -52,7 +52,7 @@ def test_launched_from_a_machine_that_takes_part(tmp_path: Path, prepared: Path)
             timeout=PATIENCE,
         )
         assert result.returncode == 0, result.stderr
-        assert "2 cpu workers on hostA, hostB" in result.stderr
+        assert "2 CPU workers on hostA, hostB" in result.stderr
         assert has_step(run_on(net, second), 24)
         # What ends is not forked either, and is taken apart in peace.
         for sign in ("Traceback", "Fatal", "terminate called", "Aborted", "Exception ignored"):

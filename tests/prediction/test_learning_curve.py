@@ -6,6 +6,7 @@ import pytest
 from dragoman.config import ScheduleSettings
 from dragoman.prediction.learning_curve import MOST_POINTS, Curve, Forecast, forecast
 from dragoman.prediction.outlook import look_ahead
+from dragoman.prediction.recalibration import GAIN, TURN
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.schedule import Floats
 
@@ -51,6 +52,31 @@ def test_a_turn_and_where_it_was() -> None:
     assert 300 <= float(np.median(found.best_step)) <= 500
     changes = found.change_since(400)
     assert float(np.median(changes)) == pytest.approx(0.1 * math.log(1 / 0.4), rel=0.2)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.5, 2.0, 3.0])
+def test_a_turn_shows_after_any_fall(exponent: float) -> None:
+    progress = _progress(60)
+    curve = 2 + (progress / progress[0]) ** -exponent + 0.12 * np.maximum(progress - 0.6, 0)
+    noise = 0.006 * np.random.default_rng(1).standard_normal(60)
+    risen = bool(curve[-1] - curve.min() >= 0.02)
+    assert risen == (exponent > 1)
+    assert (_forecast(curve + noise).rise_probability(0.02) > 0.5) == risen
+
+
+def test_a_low_start_is_no_turn() -> None:
+    values = 2 + 0.004 * np.random.default_rng(2).standard_normal(24)
+    values[0] -= 0.03
+    assert _forecast(values).rise_probability(0.02) < 0.05
+
+
+def test_recalibration_keeps_the_order() -> None:
+    shares = np.linspace(0, 1, 101)
+    for one in (*GAIN.values(), TURN):
+        probabilities = [one.probability(float(share)) for share in shares]
+        assert probabilities == sorted(probabilities)
+        assert 0 < probabilities[0] < 0.05
+        assert 0.95 < probabilities[-1] < 1
 
 
 def test_more_noise_is_less_certainty() -> None:

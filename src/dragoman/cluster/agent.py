@@ -102,7 +102,8 @@ def _obey(orders: Orders, control: ControlStore, folder: Path) -> int:
     except UserError as error:
         control.give_up(describe_error(error, None, None))
         return 1
-    say(f"{orders.workers} worker{'s' * (orders.workers > 1)}, {route.interface} {route.address}")
+    workers = f"{orders.workers} worker{'s' * (orders.workers > 1)}"
+    say(f"{workers}, network interface {route.interface} ({route.address})")
     store = connect(orders.store)
     backend = SignedRendezvous(store, orders.run_id, bytes.fromhex(orders.secret))
     machines = orders.min_machines, orders.max_machines

@@ -12,6 +12,7 @@ from dragoman.documents import decode, parse
 from dragoman.files import write_whole
 from dragoman.inspection.chunk import WORDS_PER_BAR
 from dragoman.inspection.findings import KINDS, Finding, Inspection, SideSize
+from dragoman.languages import language_name
 from dragoman.report.page.templating import as_json, render
 from dragoman.wording import in_percent, plural
 
@@ -80,13 +81,14 @@ def _side(one: Finding) -> str:
 def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
     names = [Path(text.source or text.tsv).name for text in config.corpus.train]
     was_found = {one.id for one in found.findings}
+    languages = [language_name(code) for code in found.languages]
     return {
         "title": folder.name,
         "pairs": f"{found.pairs:,}",
         "texts": ", ".join(names),
         "unreadable": found.unreadable,
         "sampled": f"{found.sampled:,}",
-        "languages": found.languages,
+        "languages": languages,
         "languages_known": found.languages_known,
         "overlaps": [
             {
@@ -104,7 +106,7 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
         "sides": [
             _side_values(name, language, size, found.pairs)
             for name, language, size in zip(
-                ("Source", "Target"), found.languages, found.sides, strict=True
+                ("Source", "Target"), languages, found.sides, strict=True
             )
         ],
         "words_per_bar": WORDS_PER_BAR,

@@ -8,7 +8,7 @@ into whatever is asked: what more steps would bring, or how far the loss lies ab
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.prediction.curve_shapes import FAMILY_PRIOR, Design, all_designs, columns
+from dragoman.prediction.recalibration import GAIN, TURN
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.schedule import Floats
 
 FURTHER_STEPS = 1.5
 DRAWS = 6_000
-_FEWEST_POSSIBLE = 300
+_FEWEST_POSSIBLE = 0.02  # Of the draws of a curve; fewer are taken for so many.
 MOST_POINTS = 120  # More evaluations are averaged in groups: what they say is the same.
 # How much neighbouring evaluations vary together, and how likely each is.
 _CORRELATIONS = {0.0: 0.35, 0.3: 0.35, 0.6: 0.2, 0.85: 0.1}
@@ -31,14 +32,8 @@ _TRUST = 0.5  # What an evaluation counts, for the same reason,
 _STRAY = 0.45  # and the deviation of the logarithm of what a curve foretells from what happens.
 _NOISE = 0.3  # Of an evaluation, in units of a meaningful gain,
 _NOISE_WEIGHT = 1.0  # taken as seriously as two evaluations.
-# Odds of curves that turn, where a turn is asked for: otherwise noise is too ready an excuse.
-_TURN_ODDS = 20.0
 _TURN_SCALE = 10.0  # How far curves rise after a turn, in the same units.
 _DECAY_MEAN, _DECAY_SCALE = 5.0, 4.0  # What lowering the learning rate to zero brings.
-# Recalibration, fitted to 6,000 made-up runs (not those in docs/results.md): factors on
-# the odds of a gain, for schedules without and with an end; a factor and a power for a turn.
-_GAIN_ODDS = {False: 0.82, True: 2.2}
-_RISE_ODDS, _RISE_POWER = 2.0, 1.35
 _PATH_POINTS = 40  # Up to the last evaluation, and as many beyond it.
 _NOW = _PATH_POINTS - 1
 
@@ -60,7 +55,6 @@ class Forecast:
     gain: Floats  # What half as many steps again would bring.
     rise: Floats  # How far the curve lies above its minimum now.
     best_step: Floats  # Where the minimum is.
-    is_turning: NDArray[np.bool_]  # Whether it is of a curve that may rise.
     path_steps: Floats  # From the first evaluation on, and beyond the last one.
     path: Floats  # Draws by path_steps: the curve without noise.
     noise: float  # Of one evaluation.
@@ -75,26 +69,18 @@ class Forecast:
     def gain_probability(self, at_least: float) -> float:
         """How likely so much is gained."""
         share = float((self.gain >= at_least).mean())
-        return _recalibrated(share, _GAIN_ODDS[self.is_scheduled])
+        return GAIN[self.is_scheduled].probability(share)
 
     def rise_probability(self, at_least: float) -> float:
         """How likely the curve has risen so far."""
-        weights = np.where(self.is_turning, _TURN_ODDS, 1.0)
-        share = float(weights @ (self.rise >= at_least) / weights.sum())
-        return _recalibrated(share, _RISE_ODDS, _RISE_POWER)
+        share = float((self.rise >= at_least).mean())
+        return TURN.probability(share)
 
     def change_since(self, step: float) -> Floats:
         """How far the curve has risen since a step, up to the last evaluation."""
         then = self.path[:, int(np.argmin(np.abs(self.path_steps - step)))]
         change: Floats = self.path[:, _NOW] - then
         return change
-
-
-def _recalibrated(share: float, factor: float, power: float = 1.0) -> float:
-    if not 0 < share < 1:
-        return share
-    odds = factor * (share / (1 - share)) ** power
-    return float(odds / (1 + odds))
 
 
 @dataclass(frozen=True)
@@ -178,8 +164,10 @@ class _Prior:
 
 def _priors(axis: _Axis, values: Floats, unit: float, share: float) -> Iterator[_Prior]:
     span = float(np.ptp(values))
-    for design, likely in _designs():
-        rows = [np.ones_like(axis.progress), *columns(design, axis.progress)]
+    level = np.ones_like(axis.progress)
+    found = columns((design for design, _ in _designs()), axis.progress)
+    for (design, likely), shapes in zip(_designs(), found, strict=True):
+        rows = [level, *shapes]
         means = [0.0] + [0.5 * span] * len(design.falls)
         scales = [max(span, unit)] * (1 + len(design.falls))
         if design.turn is not None:
@@ -261,6 +249,39 @@ def _whiten(rows: Floats, weights: Floats, together: float) -> Floats:
     return white
 
 
+@dataclass(frozen=True)
+class _Draws:
+    """Coefficients drawn from the posteriors of some curves."""
+
+    fits: _Fits
+    places: NDArray[np.intp]  # Of which curve each is,
+    coefficients: Floats
+    noise: Floats
+    is_possible: NDArray[np.bool_]  # Falls fall, rises rise, and a lower rate helps.
+
+    def paths(self) -> Floats:
+        """The curves without noise."""
+        chosen = self.coefficients[self.is_possible][:, None]
+        paths: Floats = (chosen @ self.fits.paths[self.places[self.is_possible]])[:, 0]
+        return paths
+
+    def families(self) -> NDArray[np.str_]:
+        """Of which family each is."""
+        return np.array(self.fits.families)[self.places[self.is_possible]]
+
+
+def _draw_from(fits: _Fits, numbers: Floats, generator: np.random.Generator) -> _Draws:
+    """Draw from each posterior, on average as often as these numbers say."""
+    whole = np.floor(numbers + generator.random(len(numbers))).astype(int)
+    places = np.repeat(np.arange(len(numbers)), whole)
+    noise = np.sqrt(fits.scales[places] / generator.gamma(fits.shape, size=len(places)))
+    normal = generator.standard_normal((len(places), fits.means.shape[1], 1))
+    spread = noise[:, None] * (fits.roots[places] @ normal)[..., 0]
+    coefficients = fits.means[places] + spread
+    possible = np.all(coefficients[:, 1:] >= 0, axis=1)
+    return _Draws(fits, places, coefficients, noise, possible)
+
+
 def _draw(
     groups: Sequence[_Fits],
     path_steps: Floats,
@@ -271,44 +292,46 @@ def _draw(
     is_scheduled: bool,
 ) -> Forecast:
     """Draw from all posteriors, each as often as it is likely."""
+    shares = [_possible(fits) for fits in groups]
     log_weights = np.concatenate([fits.log_weights for fits in groups])
-    places = [(fits, place) for fits in groups for place in range(len(fits.families))]
+    log_weights += np.log(np.concatenate(shares))
     weights = np.exp(log_weights - log_weights.max())
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(DRAWS, weights / weights.sum())
-    paths, families, noises, possible = [], [], [], []
-    for which in np.flatnonzero(counts):
-        (fits, place), drawn = places[which], int(counts[which])
-        variance = fits.scales[place] / generator.gamma(fits.shape, size=drawn)
-        normal = generator.standard_normal((drawn, fits.means.shape[1]))
-        spread = np.sqrt(variance)[:, None] * (normal @ fits.roots[place].T)
-        coefficients = fits.means[place] + spread
-        # Falls fall, rises rise, and a lower rate helps.
-        possible.append((coefficients[:, 1:] >= 0).all(axis=1))
-        paths.append(coefficients @ fits.paths[place])
-        noises.append(np.sqrt(variance))
-        families += [fits.families[place]] * drawn
-    kept = np.concatenate(possible)
-    if kept.sum() < _FEWEST_POSSIBLE:
-        kept[:] = True  # No curve of the grid is like this one: take what comes nearest.
-    path = np.maximum(np.concatenate(paths)[kept] + end, curve.lowest)
+    sizes = np.cumsum([len(fits.families) for fits in groups])[:-1]
+    draws = [
+        _draw_from(fits, count / np.maximum(share, _FEWEST_POSSIBLE), generator)
+        for fits, count, share in zip(groups, np.split(counts, sizes), shares, strict=True)
+    ]
+    if not any(drawn.is_possible.any() for drawn in draws):
+        # No curve of the grid is like this one: take what comes nearest.
+        draws = [replace(drawn, is_possible=~drawn.is_possible) for drawn in draws]
+    paths = [drawn.paths() for drawn in draws]
+    path = np.maximum(np.concatenate(paths) + end, curve.lowest)
     strayed = np.exp(_STRAY * generator.standard_normal((len(path), 1)))
     path[:, _NOW:] = np.maximum(
         path[:, [_NOW]] + strayed * (path[:, _NOW:] - path[:, [_NOW]]), curve.lowest
     )
     past = path[:, : _NOW + 1]
-    names = np.array(families)[kept]
+    names = np.concatenate([drawn.families() for drawn in draws])
     return Forecast(
         gain=path[:, _NOW] - path[:, -1],
         rise=path[:, _NOW] - past.min(axis=1),
         best_step=path_steps[np.argmin(past, axis=1)],
-        is_turning=names == "turning",
         path_steps=path_steps,
         path=path,
-        noise=float(np.median(np.concatenate(noises)[kept])),
+        noise=float(np.median(np.concatenate([one.noise[one.is_possible] for one in draws]))),
         families={name: float((names == name).mean()) for name in FAMILY_PRIOR},
         is_scheduled=is_scheduled,
     )
+
+
+def _possible(fits: _Fits) -> Floats:
+    """How likely the falls fall, the rise rises and a lower rate helps, each by itself."""
+    variances = (fits.roots**2).sum(2) * (fits.scales / fits.shape)[:, None]
+    each = fits.means[:, 1:] / np.sqrt(2 * variances[:, 1:])
+    shares: Floats = np.prod(0.5 * (1 + np.vectorize(math.erf, otypes=[float])(each)), axis=1)
+    return np.maximum(shares, 1e-300)
 
 
 def _rough_noise(values: Floats) -> float:

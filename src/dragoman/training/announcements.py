@@ -49,7 +49,7 @@ def announce_beginning(opened: Opened, config: Config, parts: Parts, workers: Wo
     on_hosts = f" on {', '.join(hosts)}" if len(hosts) > 1 else ""
     recorder.say(
         f"{count_parameters(parts.model):,} parameters, {len(parts.corpus.train):,} pairs, "
-        f"{workers.count} {device.type} worker{'s' * (workers.count > 1)}{on_hosts}, "
+        f"{workers.count} {device.type.upper()} worker{'s' * (workers.count > 1)}{on_hosts}, "
         f"{config.batches.tokens_per_step:,} target slots per step"
     )
 
