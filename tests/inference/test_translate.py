@@ -98,10 +98,10 @@ def test_searches_that_are_kept_find_the_same(
 ) -> None:
     """As on a GPU, but for the recording: with little memory, one sentence after the other."""
     lines = number_pairs(1_000, 18)[0]
-    lines[3], lines[7] = "", " ".join(lines[:5])
     subwords = Subwords(
         train_subwords([line.encode() for line in lines], VocabularySettings(size=275))
     )
+    lines = [*lines[:3], "", *lines[3:7], " ".join(lines[:5])]
     settings = ModelSettings(preset="tiny", encoder_layers=1, decoder_layers=1, d_model=16, heads=2)
     torch.manual_seed(1)
     model = Transformer(settings, subwords.size, subwords.size, joint=True).eval()
@@ -110,6 +110,7 @@ def test_searches_that_are_kept_find_the_same(
     expected = Translator(model, text, torch.device("cpu")).translate(lines, how)
     monkeypatch.setattr(translate, "can_record", lambda _: True)
     monkeypatch.setattr(translate, "free_bytes", lambda _: gibibytes << 30)
+    monkeypatch.setattr(translate, "FEW_SENTENCES", 4)
     made = []
 
     def make(*arguments: Any, is_recorded: bool) -> BeamSearch:
