@@ -1,6 +1,7 @@
 """Fixtures that many tests share."""
 
 import fcntl
+import gc
 import os
 
 # Before torch is imported. Sums depend on the number of threads, and bits are compared between
@@ -11,7 +12,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from multiprocessing.context import SpawnContext
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ import pytest
 
 # Nothing that imports torch: the process that hands out the tests runs none of them.
 from forked import Template, forking
+
+# Until all is imported, which makes much and throws little away.
+gc.disable()
 
 # nohup lets processes ignore it, and theirs too; tests send it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -69,7 +73,15 @@ def brief_calibration() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_waits_for_the_disk() -> None:
     """No test cuts the power: what is written need not be on the disk to be read again."""
-    os.fsync = lambda _: None
+    vars(os)["fsync"] = lambda _: None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def git_is_asked_once() -> None:
+    """Three processes for each training would all say the same."""
+    from dragoman.runs import provenance
+
+    vars(provenance)["git_state"] = cache(provenance.git_state)
 
 
 class ThisProcess(Executor):
@@ -170,6 +182,12 @@ def spelling_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(config, str(folder / "run"))
 
     return made_once(tmp_path_factory, "numbers", make) / "run"
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage in what tests make, not in what they import, which is far more."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks for groups.
