@@ -24,6 +24,7 @@ import struct
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -168,6 +169,8 @@ def in_lanes(tasks: Sequence[Task], seed: int, lanes: int) -> Iterator[tuple[Tas
                 with tempfile.TemporaryDirectory(prefix=f"faults-{lane}-") as place:
                     work(Path(place), tasks, seed, waiting, tell)
                 code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(code)
     os.write(more, b"".join(struct.pack("I", number) for number in range(len(tasks))))

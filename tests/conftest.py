@@ -1,6 +1,7 @@
 """Fixtures that many tests share."""
 
 import fcntl
+import gc
 import os
 
 # Before torch is imported. Sums depend on the number of threads, and bits are compared between
@@ -10,12 +11,19 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from functools import cache, partial
+from multiprocessing.context import SpawnContext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+# Nothing that imports torch: the process that hands out the tests runs none of them.
 from forked import Template, forking
-from support import SMALL, write_numbers, write_small_text
+
+# Until all is imported, which makes much and throws little away.
+gc.disable()
 
 # nohup lets processes ignore it, and theirs too; tests send it.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -55,15 +63,60 @@ def template(
 
 @pytest.fixture(scope="session", autouse=True)
 def brief_calibration() -> None:
-    """Do not look for this machine's peak in every training of a few steps."""
+    """Do not look for this machine's speed and peak in every training of a few steps."""
     from dragoman.training import calibration
 
     calibration.MATRIX_SIZES["cpu"] = 64
+    calibration.COMPUTE_PASSES = 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk() -> None:
+    """No test cuts the power: what is written need not be on the disk to be read again."""
+    vars(os)["fsync"] = lambda _: None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def git_is_asked_once() -> None:
+    """Three processes for each training would all say the same."""
+    from dragoman.runs import provenance
+
+    vars(provenance)["git_state"] = cache(provenance.git_state)
+
+
+class ThisProcess(Executor):
+    """Does at once what it is given."""
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*given, **named))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_process_is_this_one() -> None:
+    """Start no process where one is asked for: it takes longer to start than to do its work."""
+    from dragoman.corpus import passes
+    from dragoman.corpus.subwords import Subwords
+
+    def pool(processes: int, context: SpawnContext, start: partial[None]) -> Executor:
+        if processes > 1:
+            return ProcessPoolExecutor(processes, context, start)
+        _, models = start.args
+        passes._models[:] = [Subwords(path.read_bytes()) for path in models]
+        return ThisProcess()
+
+    vars(passes)["ProcessPoolExecutor"] = pool
 
 
 @pytest.fixture
 def small_text(tmp_path: Path) -> Path:
     """A folder with train, validation and test text and a config for it."""
+    from support import write_small_text
+
     return write_small_text(tmp_path / "small")
 
 
@@ -82,6 +135,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dragoman.config_file import load_config
     from dragoman.corpus.prepare import prepare
+    from support import SMALL, write_small_text
 
     def make(folder: Path) -> None:
         write_small_text(folder)
@@ -97,11 +151,26 @@ def prepared(prepared_once: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def trained_once(prepared_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small text, prepared, and `run`, the small model trained on it: for those who read."""
+    from dragoman.config_file import load_config
+    from dragoman.training.start import train
+    from support import SMALL
+
+    def make(folder: Path) -> None:
+        shutil.copytree(prepared_once, folder)
+        train(load_config(folder / "config.toml", SMALL), str(folder / "run"))
+
+    return made_once(tmp_path_factory, "trained", make)
+
+
+@pytest.fixture(scope="session")
 def spelling_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learnt to spell numbers in German."""
     from dragoman.config_file import load_config
     from dragoman.corpus.prepare import prepare
     from dragoman.training.start import train
+    from support import SMALL, write_numbers
 
     def make(folder: Path) -> None:
         folder.mkdir()
@@ -113,6 +182,12 @@ def spelling_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(config, str(folder / "run"))
 
     return made_once(tmp_path_factory, "numbers", make) / "run"
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage in what tests make, not in what they import, which is far more."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest-xdist looks for groups.

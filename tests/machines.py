@@ -47,7 +47,9 @@ class Machine:
     def start(self) -> None:
         """Start the ssh server, as if the machine had just booted."""
         config = self.folder / f"sshd-{self.name}"
-        variables = {"TMPDIR": self.private, **self.variables}
+        # A home of its own: what a user's shell does when it starts takes long, and if it is killed
+        # meanwhile it may leave a lock behind for which every later login waits.
+        variables = {"TMPDIR": self.private, "HOME": self.private, **self.variables}
         config.write_text(
             f"ListenAddress {self.address}\nHostKey {self.folder}/host_key\n"
             f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"

@@ -64,6 +64,8 @@ def _mutate_json(path: Path, content: bytes, kind: str, generator: random.Random
         return
     chosen = generator.randrange(len(lines))
     document = json.loads(lines[chosen])
+    if not document:
+        document = [document]  # Nothing in it could be changed.
     owner, key = generator.choice(list(_places(document)))
     strange = generator.choice(STRANGE)
     mark = "@here@"

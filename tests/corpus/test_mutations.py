@@ -59,3 +59,13 @@ def test_a_damaged_corpus_is_refused_or_is_the_same(prepared_once: Path, tmp_pat
             shutil.rmtree(folder)
         assert len(lines) == 1, (number, what, lines)
     assert refused > MUTATIONS / 2
+
+
+def test_a_document_with_nothing_in_it_is_damaged_too(tmp_path: Path) -> None:
+    """The page of what was found in a clean text is one."""
+    path, made = tmp_path / "inspect.json", set()
+    for seed in range(60):
+        path.write_text("[]")
+        mutate(path, random.Random(seed))
+        made.add(path.read_bytes())
+    assert len(made) > 20

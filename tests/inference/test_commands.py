@@ -207,6 +207,7 @@ def test_everything_is_computed_in_the_precision_asked_for(
         return nullcontext()
 
     monkeypatch.setattr(commands, "arithmetic", note)
+    monkeypatch.setattr(decoder, "refuse_impossible", lambda *_: None)
     main(["evaluate", str(run), "--set", "talks", "--precision", "float16"])
     assert entered == ["float16"] * 2, "the translations and the loss"
     assert "beam 4, float16\n" in capsys.readouterr().out

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from dragoman.corpus.subwords import Subwords
 from dragoman.corpus.text import normalize
 from dragoman.inference.export_folder import SUBWORDS
 from dragoman.inference.load import TrainedModel, load_trained
-from dragoman.inference.transformers_model import load_translator, write_model
 from dragoman.inference.translate import TextSides, Translator
 from dragoman.model.transformer import Transformer
 from dragoman.runs.folder import RunFolder
@@ -49,6 +49,13 @@ def exported(spelling_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="module")
 def trained(spelling_run: Path) -> TrainedModel:
     return load_trained(RunFolder(spelling_run), "best", 1, CPU)
+
+
+def transformers_model() -> ModuleType:
+    """Imported here: every process of the tests imports this file, and transformers takes long."""
+    from dragoman.inference import transformers_model
+
+    return transformers_model
 
 
 def ours(trained: TrainedModel, lines: Sequence[str]) -> list[str]:
@@ -88,7 +95,11 @@ def test_it_stays_the_same_when_transformers_saves_it(
 
     AutoModelForSeq2SeqLM.from_pretrained(exported).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(exported).save_pretrained(tmp_path)
-    again = load_translator(tmp_path, CPU).translate(LINES, trained.config.translation)
+    again = (
+        transformers_model()
+        .load_translator(tmp_path, CPU)
+        .translate(LINES, trained.config.translation)
+    )
     assert [best[0].text for best in again] == ours(trained, LINES)
 
 
@@ -98,7 +109,7 @@ def test_scores_are_ours(trained: TrainedModel, tmp_path: Path, beam: int, expor
     written = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(written | {"num_beams": beam}))
     settings = TranslationSettings(beam=beam)
-    found = load_translator(folder, CPU).translate(LINES, settings)
+    found = transformers_model().load_translator(folder, CPU).translate(LINES, settings)
     expected = trained.translator.translate(LINES, settings)
     for one, other in zip(found, expected, strict=True):
         assert one[0].text == other[0].text
@@ -148,8 +159,8 @@ def test_all_vocabularies(
     config = load_config(small_text / "config.toml", [f"vocabulary.joint={str(joint).lower()}"])
     config = replace(config, model=shape)
     trained = TrainedModel(Translator(model, text, CPU), config, [])
-    write_model(trained, tmp_path)
-    theirs = load_translator(tmp_path, CPU)
+    transformers_model().write_model(trained, tmp_path)
+    theirs = transformers_model().load_translator(tmp_path, CPU)
     for line in [*STRANGE, *english[:20]]:
         plain = normalize(line, True).replace("\ue000", "").strip()
         expected = source.encode([plain])[0]

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
@@ -24,6 +23,7 @@ from support import refusal, run_dragoman, write_lines
 DEMO = generate(train_pairs=4_000, held_out_pairs=200)
 Lines = list[tuple[str, str]]
 CLEAN: Lines = [(pair.source, pair.target) for pair in DEMO.train]
+FEWER = CLEAN[:2_000]
 RATE = 0.06
 WITHIN = 0.02
 
@@ -48,13 +48,6 @@ def write_corpus(folder: Path, lines: Lines, *overrides: str) -> Config:
             write_lines(folder / f"{name}.{side}", column)
     (folder / "config.toml").write_text(CONFIG)
     return load_config(folder / "config.toml", overrides)
-
-
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without worker processes, which take longer to start than to look at so little text."""
-    monkeypatch.setattr(inspect, "worker_pool", lambda processes: nullcontext())
-    monkeypatch.setattr(inspect, "ordered_map", lambda _, look, items, processes: map(look, items))
 
 
 def inspected(folder: Path, lines: Lines) -> Inspection:
@@ -117,7 +110,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Lines], Lines], float]] = {
     **{name: (side, some(damage), RATE) for name, (side, damage) in PAIR_DAMAGES.items()},
     "misaligned": ("both", shifted, RATE),
     "near_duplicate": ("both", nearly_repeated, RATE),
-    "leaked": ("both", leaking, 120 / len(CLEAN)),
+    "leaked": ("both", leaking, 120 / len(FEWER)),
 }
 
 
@@ -136,7 +129,7 @@ def test_the_documented_rates_are_those_of_the_code() -> None:
             assert float(rate) / 100 == pytest.approx(kind.least_rate)
 
 
-def test_clean_text_gives_an_empty_list(tmp_path: Path, in_process: None) -> None:
+def test_clean_text_gives_an_empty_list(tmp_path: Path) -> None:
     found = inspected(tmp_path, CLEAN)
     assert found.findings == ()
     page = write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
@@ -151,24 +144,22 @@ def test_clean_text_gives_an_empty_list(tmp_path: Path, in_process: None) -> Non
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_each_damage_is_found_with_its_rate_and_no_other(
-    tmp_path: Path, in_process: None, name: str
-) -> None:
+def test_each_damage_is_found_with_its_rate_and_no_other(tmp_path: Path, name: str) -> None:
     side, damage, rate = DAMAGES[name]
-    damaged = damage(CLEAN)
+    damaged = damage(FEWER)
     found = inspected(tmp_path, damaged)
     write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
     (finding,) = json.loads((tmp_path / "prepared/inspect.json").read_text())
     assert (finding["id"], finding["side"]) == (name, side)
     assert finding["rate"] == pytest.approx(rate, abs=WITHIN)
-    assert finding["count"] == pytest.approx(rate * len(CLEAN), abs=WITHIN * len(CLEAN))
+    assert finding["count"] == pytest.approx(rate * len(FEWER), abs=WITHIN * len(FEWER))
     assert finding["setting"] == KINDS[name].setting
     assert len(finding["examples"]) == 10
     for example in finding["examples"]:
         source, target = damaged[example["line"] - 1]
         assert (example["source"], example["target"]) == (source, target)
         if name != "misaligned":  # Whole stretches are told, ends included.
-            assert (source, target) != CLEAN[example["line"] - 1]
+            assert (source, target) != FEWER[example["line"] - 1]
     page = (tmp_path / "prepared/inspect.html").read_text()
     assert KINDS[name].title in page
     assert f"{KINDS[name].setting} = true" in page
@@ -210,8 +201,8 @@ def test_the_settings_of_all_findings_drop_what_was_found(tmp_path: Path) -> Non
     assert read_manifest(tmp_path / "prepared") == manifest
 
 
-def test_leaks_are_told_loudly(tmp_path: Path, in_process: None) -> None:
-    found = inspected(tmp_path, leaking(CLEAN))
+def test_leaks_are_told_loudly(tmp_path: Path) -> None:
+    found = inspected(tmp_path, leaking(FEWER))
     assert [(one.name, one.found) for one in found.overlaps] == [
         ("validation.dev", 0),
         ("test.test", 240),
@@ -220,12 +211,12 @@ def test_leaks_are_told_loudly(tmp_path: Path, in_process: None) -> None:
 
 
 def test_filters_are_off_unless_asked_for(tmp_path: Path) -> None:
-    damaged = CLEAN
+    damaged = FEWER
     for name in ("mojibake", "markup", "numbers_differ"):
         damaged = DAMAGES[name][1](damaged)
     manifest = prepare(write_corpus(tmp_path, damaged), processes=1)
     assert not {"mojibake", "markup", "numbers_differ"} & manifest.filters.keys()
-    assert manifest.pairs.prepared == len(CLEAN)
+    assert manifest.pairs.prepared == len(FEWER)
 
 
 def test_near_duplicates_are_counted_in_bounded_memory() -> None:
@@ -254,7 +245,7 @@ def test_an_interval_holds_the_rate() -> None:
 
 
 def test_languages_that_nobody_knows_are_passed_over(
-    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_corpus(tmp_path, CLEAN[:100], "corpus.target_language=klingon")
     found = inspect.inspect_text(config, find_inputs(config), 1)
@@ -291,7 +282,7 @@ def test_inspect_and_prepare_leave_the_page_beside_the_manifest(tmp_path: Path) 
 
 
 def test_leaks_are_told_again_from_what_was_found_or_found_again(
-    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_corpus(tmp_path, leaking(CLEAN[:400]))
     manifest, data = (tmp_path / "prepared" / name for name in ("manifest.json", "inspect.json"))

@@ -61,6 +61,7 @@ def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.usefixtures("wide_only")
 def test_text_from_data_is_escaped_everywhere(tmp_path: Path) -> None:
     run = pair_run(tmp_path, steps=30)
     run.evaluate(30, loss=2.0, bleu=5.0, set=ATTACK)

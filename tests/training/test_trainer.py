@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -46,9 +47,8 @@ def run(folder: Path, name: str, *overrides: str) -> Stop | None:
     return train(config, str(folder / name))
 
 
-def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
-    assert run(prepared, "run") is Stop.STEPS
-    folder = RunFolder(prepared / "run")
+def test_run_folder_holds_what_it_promises(trained_once: Path) -> None:
+    folder = RunFolder(trained_once / "run")
     steps = metrics(folder.path, "train")
     assert [line["step"] for line in steps] == list(range(1, 25))
     for line in steps:
@@ -74,7 +74,7 @@ def test_run_folder_holds_what_it_promises(prepared: Path) -> None:
     weights = final_tensors(folder.path)
     parameters = sum(value.numel() for value in weights.values()) // 3
     assert provenance["model"]["parameters"] == parameters
-    corpus = load_config(prepared / "config.toml").corpus.folder
+    corpus = load_config(trained_once / "config.toml").corpus.folder
     assert provenance["corpus"]["folder"] == str(Path(corpus).resolve())
     assert "resuming" not in folder.log.read_text()
 
@@ -99,15 +99,14 @@ def test_steps_between_synchronizations_say_when_each_of_them_ended(
             assert line["time"] - before["time"] == pytest.approx(line["seconds"], abs=1e-5)
 
 
-def test_tensorboard_reads_the_same_scalars(prepared: Path) -> None:
+def test_tensorboard_reads_the_same_scalars(trained_once: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(prepared, "run")
-    board = EventAccumulator(str(prepared / "run" / "tensorboard"))
+    board = EventAccumulator(str(trained_once / "run" / "tensorboard"))
     board.Reload()
     expected = {"train_loss", "eval_loss", "eval_BLEU", "learning_rate", "global_gradient_norm"}
     assert expected | {"tokens_per_second"} <= set(board.Tags()["scalars"])
-    logged = {line["step"]: line["loss"] for line in metrics(prepared / "run", "train")}
+    logged = {line["step"]: line["loss"] for line in metrics(trained_once / "run", "train")}
     shown = {event.step: event.value for event in board.Scalars("train_loss")}
     assert shown == pytest.approx(logged)
 
@@ -138,8 +137,8 @@ def test_micro_batches_do_not_change_the_sums(prepared: Path) -> None:
         assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-4)
 
 
-def test_same_command_on_a_finished_run_changes_nothing(prepared: Path) -> None:
-    run(prepared, "run")
+def test_same_command_on_a_finished_run_changes_nothing(prepared: Path, trained_once: Path) -> None:
+    shutil.copytree(trained_once / "run", prepared / "run")
     before = {path: path.stat().st_mtime_ns for path in (prepared / "run/checkpoints").rglob("*")}
     history = (prepared / "run/metrics.jsonl").read_bytes()
     assert run(prepared, "run") is Stop.STEPS
@@ -191,16 +190,15 @@ def flip_a_bit(path: Path) -> None:
     "damage", [flip_a_bit, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1])]
 )
 def test_damaged_checkpoint_is_named_and_passed_over(
-    prepared: Path, damage: Callable[[Path], Any]
+    prepared: Path, trained_once: Path, damage: Callable[[Path], Any]
 ) -> None:
-    run(prepared, "whole")
     run(prepared, "run", "training.steps=12")
     damage(prepared / "run/checkpoints/step-00000012" / WEIGHTS)
     run(prepared, "run")
     log = (prepared / "run/train.log").read_text()
     assert "checkpoint step-00000012 is damaged" in log
     assert "resuming from step-00000008" in log
-    assert_same_end(prepared / "whole", prepared / "run")
+    assert_same_end(trained_once / "run", prepared / "run")
     repeated = [line["step"] for line in metrics(prepared / "run", "train") if "repeated" in line]
     assert repeated == [9, 10, 11, 12]
 
