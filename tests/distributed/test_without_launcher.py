@@ -1,10 +1,12 @@
 """Workers that torchrun or Slurm starts."""
 
 import os
+import random
 import re
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,11 @@ pytestmark = pytest.mark.slow
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nobody listens at, and that the kernel gives to no connection meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def slurm_task(
