@@ -54,8 +54,8 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
     done.set()
     watcher.join()
     assert process.returncode == 0, output
-    assert re.search(r"hostA \| .*eth0 10\.77\.0\.2", output), output
-    assert re.search(r"hostB \| .*eth0 10\.77\.0\.3", output), output
+    assert re.search(r"hostA \| .*eth0 \(10\.77\.0\.2\)", output), output
+    assert re.search(r"hostB \| .*eth0 \(10\.77\.0\.3\)", output), output
     assert "4 CPU workers on hostA, hostB" in output
     run = run_on(net, first)
     steps = metrics(run, "train")
