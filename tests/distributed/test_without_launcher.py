@@ -178,3 +178,13 @@ def test_wrong_variables_are_told_in_one_line(
     assert result.returncode == 2, result.stderr
     assert re.search(line, result.stderr), result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_port_in_use_is_told_in_one_line(prepared: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with slurm_task(prepared, "run", 0, port) as task:
+            _, errors = task.communicate(timeout=PATIENCE)
+    assert task.returncode == 2, errors
+    assert f"MASTER_PORT={port} (The server socket has failed to listen" in errors
+    assert "Traceback" not in errors

@@ -153,9 +153,16 @@ def join_workers(settings: DistributedSettings) -> Workers:
         with told_once_per_machine():
             _refuse_launcher_settings(settings)
             _choose_interface(settings.interface)
-        distributed.init_process_group(
-            backend, rank=world.rank, world_size=world.count, timeout=timeout
-        )
+        try:
+            distributed.init_process_group(
+                backend, rank=world.rank, world_size=world.count, timeout=timeout
+            )
+        except distributed.DistNetworkError as error:
+            address, port = (os.environ[f"MASTER_{name}"] for name in ("ADDR", "PORT"))
+            raise UserError(
+                f"the workers cannot meet at MASTER_ADDR={address}, MASTER_PORT={port} "
+                f"({str(error).splitlines()[0]}); set them to worker 0's machine and a free port"
+            ) from None
     workers = Workers(world.rank, world.count, device)
     places = workers.gather_json([host_name(), _boot(), os.environ.get(ADDRESS_VARIABLE, "")])
     refuse_namesakes(places)
