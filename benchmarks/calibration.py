@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dragoman.config import ScheduleSettings
-from dragoman.prediction.learning_curve import running_median
+from dragoman.prediction.learning_curve import Forecast, running_median
 from dragoman.prediction.outlook import MEANINGFUL, forecast_of
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.evidence import load_evidence
@@ -100,15 +100,20 @@ def looks_doubtful(run: MadeUpRun) -> bool:
     return DOUBTFUL_RISE[0] <= rise <= DOUBTFUL_RISE[1]
 
 
-def judge_turn(seed: tuple[int, int], settings: Settings) -> tuple[float, bool] | None:
-    """How likely the loss has turned, as the report has it, and whether it has; None if plain."""
+def doubtful_turn(seed: tuple[int, int], settings: Settings) -> tuple[Forecast, bool] | None:
+    """What the loss of a run near a turn foretells, and whether it has turned; None if plain."""
     run = make_run(np.random.default_rng(seed), settings)
     if not looks_doubtful(run):
         return None
     found = forecast_of(run.steps, run.loss, MEANINGFUL["loss"], 0.0, run.schedule)
     assert found is not None
-    threshold = OVERFITTING_RISE.value
-    return found.rise_probability(threshold), run.rise >= threshold
+    return found, run.rise >= OVERFITTING_RISE.value
+
+
+def judge_turn(seed: tuple[int, int], settings: Settings) -> tuple[float, bool] | None:
+    """How likely the loss has turned, as the report has it, and whether it has; None if plain."""
+    turn = doubtful_turn(seed, settings)
+    return turn and (turn[0].rise_probability(OVERFITTING_RISE.value), turn[1])
 
 
 def write_folder(path: Path, run: MadeUpRun) -> Path:

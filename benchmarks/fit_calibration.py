@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from calibration import looks_doubtful
-from dragoman.prediction.outlook import MEANINGFUL, forecast_of, look_ahead
+from calibration import doubtful_turn
+from dragoman.prediction.outlook import MEANINGFUL, look_ahead
 from dragoman.prediction.recalibration import SUREST
 from dragoman.schedule import Floats
 from dragoman.thresholds import OVERFITTING_RISE
@@ -37,13 +37,8 @@ def gain_share(seed: tuple[int, int], settings: Settings) -> tuple[bool, float, 
 
 def turn_share(seed: tuple[int, int], settings: Settings) -> tuple[float, bool] | None:
     """The share of draws that have risen, and the truth; None of a run that is not near a turn."""
-    run = make_run(np.random.default_rng(seed), settings)
-    if not looks_doubtful(run):
-        return None
-    found = forecast_of(run.steps, run.loss, MEANINGFUL["loss"], 0.0, run.schedule)
-    assert found is not None
-    threshold = OVERFITTING_RISE.value
-    return float((found.rise >= threshold).mean()), run.rise >= threshold
+    turn = doubtful_turn(seed, settings)
+    return turn and (float((turn[0].rise >= OVERFITTING_RISE.value).mean()), turn[1])
 
 
 def fit(shares: Shares) -> Floats:
