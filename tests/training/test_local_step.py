@@ -88,6 +88,40 @@ def test_those_who_save_to_one_folder_do_not_wait_for_ever_for_each_other(
     assert limits == [timedelta(seconds=7)]
 
 
+def test_what_is_under_way_does_not_change_when_workers_save_to_one_folder(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = ["distributed.sync=local", "distributed.local_steps=1", "distributed.local_delay=1"]
+    config = load_config(prepared / "config.toml", [*SMALL, *local])
+    step = make_parts(config, ALONE).step
+    assert isinstance(step, LocalStep)
+    calls: list[str] = []
+
+    class SlowExchange:
+        """Reads what it was given only when somebody waits for it."""
+
+        def start(self, vector: torch.Tensor, error: None) -> "SlowExchange":
+            return self
+
+        def wait(self) -> None:
+            calls.append("arrived")
+
+    def new_group(ranks: list[int], timeout: timedelta, backend: str) -> str:
+        return "group"
+
+    def all_reduce(tensor: torch.Tensor, group: str) -> None:
+        calls.append("averaged")
+
+    monkeypatch.setattr(local_step.distributed, "new_group", new_group)
+    monkeypatch.setattr(local_step.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(step._outer, "_exchange", SlowExchange())
+    step.go_on([0, 0], 0)
+    step._outer.after_step(1)
+    step.share_own()
+    assert calls[:2] == ["arrived", "averaged"]
+    assert calls.count("arrived") == 1
+
+
 @pytest.mark.parametrize(("workers", "rate"), [(1, 1.0), (2, 2**0.5), (4, 2.0), (9, 2.0)])
 def test_smaller_shares_of_a_batch_have_larger_rates_within_limits(
     workers: int, rate: float

@@ -97,6 +97,12 @@ class OuterSteps:
             self._set_out(one)
             self._bring_home(one)
 
+    def wait_for_means(self) -> None:
+        """Let what is under way arrive: until then, what each fragment set out with is read."""
+        for one in self._fragments:
+            if one.under_way:
+                one.under_way.wait()
+
     @contextmanager
     def common_weights(self) -> Iterator[None]:
         """Let the model have the common weights for a while, for scoring and saving."""

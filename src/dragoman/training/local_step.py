@@ -113,6 +113,8 @@ class LocalStep:
         """
         if self._folder_mates is None:
             return
+        # Else some workers might send what they had before this, and others the mean.
+        self._outer.wait_for_means()
         own = [one for name, one in self.tensors().items() if not name.endswith(".error")]
         for tensor in own:  # Errors are those of a machine already.
             mean = tensor.cpu() / self._mate_count
