@@ -10,6 +10,10 @@ PARENT = os.getppid()  # At the start, before anything slow is imported.
 _PR_SET_PDEATHSIG = 1
 # torch reads it when it is imported. Causes are told by Dragoman; its chatter would bury them.
 QUIET_VARIABLE, QUIET = "TORCH_CPP_LOG_LEVEL", "ERROR"
+# torch's threads wait for each other many times a step, spinning for a millisecond or so before
+# they sleep. Where other programs have the cores that keeps the awaited thread from running, and
+# steps take many times as long. A few microseconds are as fast on idle cores.
+SPIN_VARIABLE, SPIN = "GOMP_SPINCOUNT", "2000"
 
 
 def die_with_parent(parent: int) -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.arguments import PROBLEMS_FOUND, STOPPED, parse
-from dragoman.child_process import QUIET, QUIET_VARIABLE, die_with_agent, is_launched
+from dragoman.child_process import (
+    QUIET,
+    QUIET_VARIABLE,
+    SPIN,
+    SPIN_VARIABLE,
+    die_with_agent,
+    is_launched,
+)
 from dragoman.cluster.world import read_world, told_once_per_machine
 from dragoman.config import Config, has_end
 from dragoman.config_file import load_config
@@ -40,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb and exit with one of EXIT_CODES."""
     die_with_agent()
     os.environ.setdefault(QUIET_VARIABLE, QUIET)
+    os.environ.setdefault(SPIN_VARIABLE, SPIN)
     open_closed_streams()
     protect_console()
     parsed = parse(arguments)
