@@ -112,8 +112,8 @@ def test_what_is_under_way_does_not_change_when_workers_save_to_one_folder(
     def all_reduce(tensor: torch.Tensor, group: str) -> None:
         calls.append("averaged")
 
-    monkeypatch.setattr(local_step.distributed, "new_group", new_group)
-    monkeypatch.setattr(local_step.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr("dragoman.training.local_step.distributed.new_group", new_group)
+    monkeypatch.setattr("dragoman.training.local_step.distributed.all_reduce", all_reduce)
     monkeypatch.setattr(step._outer, "_exchange", SlowExchange())
     step.go_on([0, 0], 0)
     step._outer.after_step(1)
