@@ -1,11 +1,13 @@
 """What the launcher says of agents, and how long it waits before a machine may join."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dragoman.cluster import launch
+from dragoman.cluster import hosts, launch
 from dragoman.cluster.hosts import SSH, Host, parse_hosts
 from dragoman.cluster.launch import (
     SECONDS_OF_SILENCE,
@@ -17,6 +19,7 @@ from dragoman.cluster.launch import (
 from dragoman.cluster.network import LOOPBACK, Route
 from dragoman.config import DistributedSettings
 from dragoman.errors import UserError
+from support import wait_until
 
 
 def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
@@ -42,15 +45,62 @@ def test_who_did_not_come_up_is_to_be_tried_where_it_should_have(name: str, comm
 def test_nobody_is_brought_back_after_a_stop_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hosts = [Host("hostA", 1), Host("hostB", 1)]
+    machines = [Host("hostA", 1), Host("hostB", 1)]
     monkeypatch.setattr(launch, "route_to_others", lambda *_: Route("lo", LOOPBACK))
-    monkeypatch.setattr(launch, "answers", lambda _: pytest.fail("asked whether it is back"))
-    launcher = Launcher(hosts, Job([], ""), DistributedSettings(min_workers=1))
-    monkeypatch.setattr(launcher, "_exit_code", {hosts[0]: None, hosts[1]: 255}.get)
+    monkeypatch.setattr(launch, "Knock", lambda _: pytest.fail("asked whether it is back"))
+    launcher = Launcher(machines, Job([], ""), DistributedSettings(min_workers=1))
+    monkeypatch.setattr(launcher, "_exit_code", {machines[0]: None, machines[1]: 255}.get)
     monkeypatch.setattr(launcher, "_end_if_silent", lambda *_: None)
     launcher.lost["hostB"] = 0.0  # When it is to be tried again.
     launcher.interrupts = 1
     launcher._look(1.0)
+
+
+@pytest.fixture
+def slow_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ssh that logs in once there is a file, to whose path this is."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\nwhile [ ! -e {tmp_path}/open ]; do sleep 0.05; done\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path / "open"
+
+
+def test_a_machine_that_is_slow_to_log_in_to_is_brought_back_and_keeps_nobody_waiting(
+    slow_ssh: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machines = [Host("hostA", 1), Host("hostB", 1)]
+    monkeypatch.setattr(launch, "route_to_others", lambda *_: Route("lo", LOOPBACK))
+    monkeypatch.setattr(hosts, "SECONDS_UNTIL_SLOW", -1.0)
+    launcher = Launcher(machines, Job([], "", has_checkpoints=False), DistributedSettings())
+    started: list[Host] = []
+    monkeypatch.setattr(launcher, "_exit_code", {machines[0]: None, machines[1]: 255}.get)
+    monkeypatch.setattr(launcher, "_end_if_silent", lambda *_: None)
+    monkeypatch.setattr(launcher, "_start", started.append)
+    launcher.lost["hostB"] = 0.0
+    launcher._look(1.0)
+    launcher._look(2.0)
+    assert not started
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["hostB: ssh login not complete after -1 s; waiting"], "once"
+    slow_ssh.touch()
+    wait_until(lambda: launcher.knocks["hostB"].answer() is not None)
+    launcher._look(3.0)
+    assert started == [machines[1]]
+    assert "hostB" not in launcher.lost
+    assert not launcher.knocks
+
+
+def test_who_never_lets_us_log_in_is_given_up_and_tried_again(
+    slow_ssh: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hosts, "SECONDS_TO_LOG_IN", -1.0)
+    assert hosts.unreachable([Host("", 1), Host("hostB", 1)]) == ["hostB"]
+    assert "hostB: ssh login not complete after -1 s; giving up" in capsys.readouterr().err
+    monkeypatch.undo()
+    slow_ssh.touch()
+    monkeypatch.setenv("PATH", str(slow_ssh.parent), prepend=os.pathsep)
+    assert hosts.unreachable([Host("hostB", 1)]) == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ only processes of the run know its secret.
 """
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -15,6 +16,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from dragoman.cluster.failures import Failure, first_cause, read_failure
 from dragoman.cluster.signed_store import SignedStore
+from dragoman.errors import UserError
 
 STORE_VARIABLE = "DRAGOMAN_STORE"
 RUN_VARIABLE = "DRAGOMAN_RUN"
@@ -183,6 +185,26 @@ class ControlStore:
         """Why the run is over, if it is."""
         value = self._notices.read("over")
         return read_failure(value) if value else None
+
+
+def listen(address: str, port: int) -> tuple[TCPStore, str]:
+    """Open the store on one address only; by itself it would listen on every interface."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+    except OSError as error:
+        raise UserError(f"distributed.port = {port}: cannot listen on {address}: {error}") from None
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=STORE_TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
+    return store, f"{address}:{port}"
 
 
 def connect(address: str) -> Any:

@@ -2,14 +2,18 @@
 
 import re
 import subprocess
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from dragoman.console import say
 from dragoman.errors import UserError
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
 SSH += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--"]
+# An absent host is noticed by ssh itself; a busy one may take long to open a session.
+SECONDS_UNTIL_SLOW, SECONDS_TO_LOG_IN = 15.0, 120.0
+SECONDS_BETWEEN_LOOKS = 0.05
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # No more than letters, digits, ".", "_", "-".
 
 
@@ -47,15 +51,47 @@ def parse_hosts(text: str) -> list[Host]:
 
 def unreachable(hosts: Sequence[Host]) -> list[str]:
     """Names of the hosts that do not answer, all asked at once."""
-    names = [host.name for host in hosts if host.name]
-    with ThreadPoolExecutor(len(hosts)) as threads:
-        found = threads.map(answers, names)
-        return [name for name, answer in zip(names, found, strict=True) if not answer]
-
-
-def answers(name: str) -> bool:
-    """Whether a host can be reached."""
+    knocks = {host.name: Knock(host.name) for host in hosts if host.name}
     try:
-        return subprocess.run([*SSH, name, "true"], capture_output=True, timeout=15).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+        while any(knock.answer() is None for knock in knocks.values()):
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        return [name for name, knock in knocks.items() if not knock.answer()]
+    finally:
+        for knock in knocks.values():
+            knock.close()
+
+
+class Knock:
+    """A login that tells whether a host can be reached, made while other things go on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begun = time.monotonic()
+        self._is_slow = False
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            [*SSH, name, "true"],
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,  # Ctrl-C is for the launcher alone.
+        )
+
+    def answer(self) -> bool | None:
+        """Whether the host can be reached; None while that is not known."""
+        code = self._process.poll()
+        if code is not None:
+            return code == 0
+        seconds = time.monotonic() - self._begun
+        if seconds > SECONDS_TO_LOG_IN:
+            say(f"{self._name}: ssh login not complete after {SECONDS_TO_LOG_IN:.0f} s; giving up")
+            self.close()
+        elif seconds > SECONDS_UNTIL_SLOW and not self._is_slow:
+            self._is_slow = True
+            say(f"{self._name}: ssh login not complete after {SECONDS_UNTIL_SLOW:.0f} s; waiting")
+        return None
+
+    def close(self) -> None:
+        """End it if it has not ended."""
+        self._process.kill()
+        self._process.wait()

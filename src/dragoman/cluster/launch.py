@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from torch.distributed import TCPStore
-
 from dragoman.child_process import QUIET, QUIET_VARIABLE
-from dragoman.cluster.control_store import COMMAND_VARIABLE, STORE_TIMEOUT, ControlStore
+from dragoman.cluster.control_store import COMMAND_VARIABLE, ControlStore, listen
 from dragoman.cluster.failures import Failure, first_cause
-from dragoman.cluster.hosts import SSH, Host, answers
+from dragoman.cluster.hosts import SSH, Host, Knock
 from dragoman.cluster.network import LOOPBACK, route_to_others
 from dragoman.cluster.orders import Orders
 from dragoman.config import DistributedSettings
@@ -85,12 +83,13 @@ class Launcher:
         self.secret = secrets.token_hex()
         remote = [host.name for host in hosts if host.name]
         address = route_to_others(remote, settings.interface).address if remote else LOOPBACK
-        self._store, self.endpoint = _listen(address, settings.port)
+        self._store, self.endpoint = listen(address, settings.port)
         self.control = ControlStore(
             self._store, self.run_id, bytes.fromhex(self.secret), self._tell_forgery
         )
         self.agents: dict[str, RunningAgent] = {}
         self.lost: dict[str, float] = {}  # When to try a lost host again.
+        self.knocks: dict[str, Knock] = {}  # At lost hosts, not yet answered.
         self.interrupts = self._heeded = 0
         self._looked = 0.0
 
@@ -139,7 +138,7 @@ class Launcher:
                 return
             elif host.name not in self.lost:
                 self._note_exit(host, code)
-            elif not self.interrupts and now > self.lost[host.name]:
+            elif not self.interrupts and now > self.lost[host.name] and self._is_back(host.name):
                 self._bring_back(host)
         if self.interrupts and self.lost and not self._can_train():
             # The others wait for machines that nobody brings back, and cannot save.
@@ -188,11 +187,18 @@ class Launcher:
             say(f"{host.name} is lost (exit {code}); trying to bring it back")
         self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
 
+    def _is_back(self, name: str) -> bool:
+        """Ask a lost machine, without waiting for its answer."""
+        if name not in self.knocks:
+            self.knocks[name] = Knock(name)
+        answer = self.knocks[name].answer()
+        if answer is not None:
+            del self.knocks[name]
+            self.lost[name] = time.monotonic() + SECONDS_BETWEEN_TRIES
+        return bool(answer)
+
     def _bring_back(self, host: Host) -> None:
-        """Try to start a lost machine's agent, once what is running has been saved."""
-        self.lost[host.name] = time.monotonic() + SECONDS_BETWEEN_TRIES
-        if not answers(host.name):
-            return
+        """Start a lost machine's agent, once what is running has been saved."""
         if self.job.has_checkpoints:
             self._save_first()
         if self.interrupts:
@@ -307,6 +313,8 @@ class Launcher:
 
     def _end_all(self) -> None:
         """Close every agent's standard input, which ends it and its workers."""
+        for knock in self.knocks.values():
+            knock.close()
         processes = [agent.process for agent in self.agents.values()]
         for process in processes:
             if process.stdin:
@@ -318,26 +326,6 @@ class Launcher:
                 process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-def _listen(address: str, port: int) -> tuple[TCPStore, str]:
-    """Open the store on one address only; by itself it would listen on every interface."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-    except OSError as error:
-        raise UserError(f"distributed.port = {port}: cannot listen on {address}: {error}") from None
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        address,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=STORE_TIMEOUT,
-        master_listen_fd=listener.detach(),
-    )
-    return store, f"{address}:{port}"
 
 
 def _stream(name: str, agent: subprocess.Popen[bytes]) -> None:
