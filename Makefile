@@ -7,7 +7,7 @@ PYTEST := $(BIN)/pytest --quiet --dist loadgroup --no-loadscope-reorder
 # Hundreds of processes of the tests import the same files: let Python keep what it compiles.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test quick lint docs lock clean
+.PHONY: install demo test quick trackers lint docs lock clean
 
 install: .venv/installed
 
@@ -20,6 +20,13 @@ test: lint
 # All tests that start no process, machine or browser: for in between, a minute and a half.
 quick: .venv/installed
 	$(PYTEST) --numprocesses 2 -m "not slow"
+
+# The trackers' own libraries read what a run told them. They bring dozens of others, so they are
+# kept apart; without them `make test` leaves these tests out.
+trackers: .venv/installed
+	$(BIN)/pip install --quiet --upgrade --no-deps --target build/trackers \
+		--requirement requirements-trackers.lock
+	PYTHONPATH=build/trackers $(PYTEST) --numprocesses 2 tests/runs/test_trackers.py
 
 lint: .venv/installed
 	$(BIN)/ruff check --quiet
