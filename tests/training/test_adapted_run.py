@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from dragoman.config import Config
 from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import UserError
+from dragoman.inference.blend import blend_with_parent
+from dragoman.inference.load import load_trained
 from dragoman.inference.paired import bleu_gain
 from dragoman.inference.parent import find_old_run, find_parent
 from dragoman.model.transformer import Transformer
 from dragoman.report.comparison.comparison_page import compare_runs
 from dragoman.report.page.report_page import write_report
+from dragoman.runs.folder import RunFolder
 from dragoman.training.start import train
 from support import (
     SMALL,
@@ -174,6 +178,22 @@ def test_two_workers_start_from_the_same_weights_as_one(folder: Path) -> None:
     )
 
 
+def test_a_run_that_only_got_worse_is_not_recommended(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "worse"
+    shutil.copytree(folder / "runs/child", run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "eval" and line["step"]:
+            line |= {"gain": -3.0 - line["step"], "gain_interval": [-50.0, -1.0]}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(run, output=tmp_path / "report")
+    answers = json.loads((tmp_path / "report/report.json").read_text())
+    (gained,) = (answer for answer in answers if answer["id"] == "gained")
+    assert gained["verdict"] == "worse"
+    assert gained["answer"].endswith("general itself translates this text better.")
+    assert gained["next_step"].startswith("Use general itself, ")
+
+
 def test_frozen_embeddings_stay_as_they_were(folder: Path) -> None:
     frozen = configured(folder, "frozen", CHILD, "training.freeze_embeddings=true")
     train(frozen, str(folder / "runs/frozen"))
@@ -204,6 +224,12 @@ def test_a_blend_lies_between_parent_and_child(
     code, errors = refusal(capsys, "evaluate", folder / "runs/general", "--blend", "0.5")
     assert code == 2
     assert "did not start from another run" in errors
+    run = RunFolder(folder / "runs/child")
+    trained = replace(
+        load_trained(run, "latest", 1, torch.device("cpu")), checkpoints=["step-00000000"]
+    )
+    with pytest.raises(UserError, match="is that of step 0, the weights it started from"):
+        blend_with_parent(trained, run, 0.5)
 
 
 def test_a_blend_can_be_exported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,6 +241,12 @@ def test_a_blend_can_be_exported(folder: Path, capsys: pytest.CaptureFixture[str
     assert info["checkpoints"][0].startswith("0.5 of step-")
     assert info["checkpoints"][1].startswith("0.5 of general step-")
     assert info["parity"]["identical"] == 20
+    weights = next(
+        line
+        for line in (folder / "blended/README.md").read_text().splitlines()
+        if line.startswith("| weights")
+    )
+    assert "| 0.5 of step-" in weights, "and no mean of these"
 
 
 @pytest.mark.parametrize(
@@ -224,6 +256,7 @@ def test_a_blend_can_be_exported(folder: Path, capsys: pytest.CaptureFixture[str
         ("training.start_from_average=50", "training.start_from: --average 50: "),
         ("model.d_model=32", "float32 [320, 16], but float32 [320, 32] in the model"),
         ("model.encoder_layers=2", "lacks the tensor encoder.1."),
+        ("model.heads=4", "those weights are for 2 heads, not 4; set model.heads = 2"),
         ('training.start_from=""', "training.start_from_average has no effect"),
     ],
 )
@@ -315,10 +348,14 @@ def test_an_export_for_transformers_can_be_started_from(
     for override, problem in (
         ("training.start_from_average=2", "start_from names an export"),
         ("model.encoder_layers=2", "lacks the tensor model.encoder.layers.1."),
+        ("model.heads=4", "those weights are for 2 heads, not 4"),
     ):
         config, refused = folder / f"of-{name}.toml", folder / "runs/refused"
         code, errors = refusal(capsys, "train", config, "--run", refused, *FAST, override)
         assert (code, problem in errors) == (2, True), errors
+    of_export = folder / f"runs/of-{name}"
+    code, errors = refusal(capsys, "evaluate", of_export, "--blend", "0.5")
+    assert (code, "started from an export" in errors) == (2, True), errors
 
 
 def test_an_export_with_other_subwords_is_refused(folder: Path) -> None:

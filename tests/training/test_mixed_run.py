@@ -9,6 +9,7 @@ from corpus.test_mix import DIRECTIONS, config_of, write_directions
 from dragoman.cli import main
 from dragoman.config import Config
 from dragoman.corpus.prepare import prepare
+from dragoman.inference.augment import find_languages
 from dragoman.inference.commands import evaluate_run
 from dragoman.inference.decoder import TrainedChoice
 from dragoman.report.answers.time_and_sizes import training_set
@@ -64,6 +65,34 @@ def test_counts_of_each_corpus_are_in_the_metrics_and_in_the_report(folder: Path
         # Places inside a window are known by rows, which do not all hold as many pairs.
         assert facts[name]["pairs_read"] == pytest.approx(pairs, rel=0.05)
     assert answer.details[0].startswith("to-german: 300 pairs, read ")
+
+
+def test_an_export_that_cannot_set_tags_needs_text_without_one(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    words = ["--to", "transformers", "--no-check", "--output"]
+    code, errors = refusal(capsys, "export", folder / "whole", *words, tmp_path / "tagged")
+    assert (code, "translates only text with a tag (<2de>, <2en>)" in errors) == (2, True), errors
+    # As augment's own mix has it: true text without a tag, synthetic text with one.
+    write_directions(tmp_path)
+    config = in_steps(config_of(tmp_path, DIRECTIONS.replace(', tag = "<2de>"', "")), 2)
+    prepare(config, processes=1)
+    train(config, str(tmp_path / "partly"))
+    # Two steps teach nothing: its endless translations are not worth a comparison.
+    main(["export", str(tmp_path / "partly"), *words, str(tmp_path / "exported")])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    numbers = tokenizer("one two")["input_ids"]
+    assert tokenizer.decode(numbers, skip_special_tokens=True) == "one two"
+
+
+def test_languages_behind_a_tag_are_not_guessed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choice = TrainedChoice(str(folder / "whole"))
+    assert find_languages(choice, "dragoman") == ("en", "de")
+    assert find_languages(replace(choice, tag="<2en>"), "dragoman") == ()
+    assert "--tag <2en> may stand for any languages" in capsys.readouterr().err
 
 
 def test_each_direction_has_its_own_validation_set(

@@ -88,6 +88,9 @@ class _Pairs:
 
 def find_languages(choice: TrainedChoice, engine: str) -> tuple[str, ...]:
     """The languages of a model's two sides; none if they cannot be told from each other."""
+    if choice.tag:
+        say(f"--tag {choice.tag} may stand for any languages: they are not checked")
+        return ()
     if engine == "ctranslate2":
         info = read_info(find_export(choice.run))
         languages = info.source_language, info.target_language
@@ -96,7 +99,7 @@ def find_languages(choice: TrainedChoice, engine: str) -> tuple[str, ...]:
         languages = corpus.source_language, corpus.target_language
     if all(map(knows, languages)) and languages[0] != languages[1]:
         return languages
-    say(f"{' and '.join(languages)} cannot be told from each other: languages are not looked at")
+    say(f"{' and '.join(languages)} cannot be told from each other: languages are not checked")
     return ()
 
 
@@ -136,6 +139,8 @@ def write_pairs(request: AugmentRequest, parts: int) -> Augmented:
             scores.update(made.scores)
             likeness = [total + one for total, one in zip(likeness, made.likeness, strict=True)]
             progress.advance(1)
+        if not lines:
+            raise UserError(f"{request.text.input} is empty")
         if not pairs:
             counts = ", ".join(f"{count:,} {name}" for name, count in removed.items() if count)
             raise UserError(

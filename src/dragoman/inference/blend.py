@@ -8,6 +8,7 @@ import torch
 from dragoman.errors import UserError
 from dragoman.inference.load import TrainedModel
 from dragoman.inference.parent import parent_of
+from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.folder import RunFolder
 
 
@@ -18,6 +19,11 @@ def blend_with_parent(trained: TrainedModel, run: RunFolder, share: float) -> Tr
             f"--blend {share:g}: must be from 0 (the weights it started from) to 1 (its own)"
         )
     parent = parent_of(run)
+    if trained.checkpoints == [checkpoint_name(0)]:
+        raise UserError(
+            f"--blend: the best checkpoint of {run.path} is that of step 0, the weights it started "
+            "from; choose another with --checkpoint latest"
+        )
     child = trained.translator.model
     old = deepcopy(child)
     parent.load(old)

@@ -75,11 +75,11 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
 
 
 def _refuse_senseless(run: RunFolder, request: ExportRequest) -> None:
-    tags = [tag for tag in tags_of(load_saved_config(run.config).corpus) if tag]
-    if tags and request.library != "ctranslate2":
+    tags = tags_of(load_saved_config(run.config).corpus)
+    if "" not in tags and request.library != "ctranslate2":
         raise UserError(
-            f"--to {request.library}: the model uses the tags {', '.join(tags)}, which only "
-            "ctranslate2 exports support"
+            f"--to {request.library}: the model translates only text with a tag "
+            f"({', '.join(tags)}), which only ctranslate2 exports support"
         )
     match request.library:
         case "ctranslate2":

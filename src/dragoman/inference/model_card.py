@@ -233,13 +233,14 @@ def _model(model: Transformer, config: Config, info: ExportInfo) -> str:
     shape = model.shape
     embeddings = "tied" if model.source_embedding is model.target_embedding else "one per language"
     weights = ", ".join(info.checkpoints)
+    is_mean = len(info.checkpoints) > 1 and " of " not in weights  # A blend says so itself.
     rows = {
         "parameters": f"{count_parameters(model):,}",
         "layers": f"{shape.encoder_layers} encoder, {shape.decoder_layers} decoder, pre-norm",
         "d_model, heads, feed-forward": f"{shape.d_model}, {shape.heads}, {shape.feed_forward}",
         "embeddings": embeddings,
         "vocabulary": f"{_vocabulary(model)} subwords{_origin(config.vocabulary)}",
-        "weights": f"mean of {weights}" if len(info.checkpoints) > 1 else weights,
+        "weights": f"mean of {weights}" if is_mean else weights,
         "label smoothing": f"{config.training.label_smoothing:g}",
         "target tokens per step": f"up to {config.batches.tokens_per_step:,}",
         "seed": f"{config.training.seed}",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.config import Config
+from dragoman.config import Config, shape_of
 from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.corpus.inputs import OldRun, OldSet
@@ -37,6 +37,7 @@ class Parent:
 
     def load(self, model: Transformer) -> None:
         """Give a model the weights; shapes that differ are refused by name."""
+        _refuse_other_heads(model, shape_of(load_saved_config(self.run.config).model).heads)
         load_mean(model, self.run.checkpoints, self.checkpoints)
 
     def vocabulary(self, side: str) -> str:
@@ -63,7 +64,9 @@ class ExportedParent:
         """Give a model the weights; shapes that differ are refused by name."""
         source, target = (Subwords((self.folder / name).read_bytes()) for name in SUBWORDS)
         is_joint = model.source_embedding is model.target_embedding
-        positions = decode((self.folder / "config.json").read_bytes())["max_position_embeddings"]
+        config = decode((self.folder / "config.json").read_bytes())
+        _refuse_other_heads(model, config["encoder_attention_heads"])
+        positions = config["max_position_embeddings"]
         ids = tokenizer_ids(source, target, is_joint)
         weights = read_tensors(self.folder / TENSORS, pegasus_weights(model, ids, positions))
         load_weights(model, transformer_weights(model, weights))
@@ -78,6 +81,15 @@ class ExportedParent:
         if sha256(source) == sha256(target):
             return f'vocabulary.model = "{source}"'
         return f'vocabulary.source_model = "{source}" and target_model = "{target}"'
+
+
+def _refuse_other_heads(model: Transformer, heads: int) -> None:
+    """Refuse what no tensor's shape shows."""
+    if model.shape.heads != heads:
+        raise UserError(
+            f"training.start_from: those weights are for {heads} heads, not {model.shape.heads}; "
+            f"set model.heads = {heads}"
+        )
 
 
 def find_parent(config: Config) -> Parent | ExportedParent:
@@ -173,6 +185,8 @@ def parent_of(run: RunFolder) -> Parent:
     if recorded is None:
         raise UserError(f"--blend: {run.path} did not start from another run")
     parent = RunFolder(Path(recorded.folder))
+    if (parent.path / INFO).is_file():
+        raise UserError(f"--blend: {run.path} started from an export; only runs can be blended")
     if not parent.exists():
         raise UserError(f"--blend: the run that {run.path} started from is not at {parent.path}")
     checkpoints = [name for name in recorded.checkpoints if (parent.checkpoints / name).is_dir()]

@@ -24,12 +24,21 @@ def adaptation_answers(evidence: Evidence) -> tuple[Answer, ...]:
 def _gained(found: Adaptation) -> Answer:
     best, enough, last = found.best, found.enough, found.new[-1]
     verdict, tone = _verdict_of(best, good="yes", bad="worse")
-    stop = (
-        f"After step {enough.step:,} there was no further significant gain: the run could have "
-        "stopped there."
-        if enough.step < last.step
-        else "The last evaluation is the best so far: more training may gain more."
-    )
+    if verdict == "worse":
+        stop = f"{found.parent} itself translates this text better."
+        advice = (
+            f"Use {found.parent} itself, or start a new run with a lower learning rate; check the "
+            "new text first (dragoman inspect)."
+        )
+    elif enough.step < last.step:
+        stop = (
+            f"After step {enough.step:,} there was no further significant gain: the run could have "
+            "stopped there."
+        )
+        advice = f"Use the checkpoint of step {best.step:,}, which is kept as the best."
+    else:
+        stop = "The last evaluation is the best so far: more training may gain more."
+        advice = "Train longer, or with a lower learning rate, to see whether more can be gained."
     return Answer(
         id="gained",
         question=_GAINED,
@@ -47,9 +56,7 @@ def _gained(found: Adaptation) -> Answer:
             "by_step": [asdict(one) for one in found.new],
         },
         confidence="high" if verdict != "unclear" else "low",
-        next_step="Train longer, or with a lower learning rate, to see whether more can be gained."
-        if enough.step == last.step
-        else f"Use the checkpoint of step {best.step:,}, which is kept as the best.",
+        next_step=advice,
     )
 
 
