@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.inference.translate import Translation
+from dragoman.serve.requests import FIELDS
 from served.serving import LIMITS, get, in_background, in_capitals, model, post, serving
 from support import wait_until
 
@@ -111,7 +112,15 @@ BAD_REQUESTS = {
     "scores in words": (ASKED | {"scores": "maybe"}, 400, "scores must be true or false"),
     "too long": (ASKED | {"q": "x" * 2_001}, 400, "request (2001) exceeds text limit (2000)"),
     "long in sum": (ASKED | {"q": ["x" * 999] * 3}, 400, "request (2997) exceeds text limit"),
-    "half a pair": (ASKED | {"q": "\ud800"}, 400, "an unpaired surrogate"),
+    **{
+        f"half a pair in {name}": (
+            ASKED | {name: "\ud800"},
+            400,
+            f"Invalid request: {name} contains an unpaired surrogate",
+        )
+        for name in FIELDS
+    },
+    "half a pair in a list": (ASKED | {"q": ["a", "\udfff"]}, 400, "q contains an unpaired"),
     "not JSON": (b'{"q": ', 400, "the body is not application/json"),
     "nested without end": (b"[" * 60_000, 400, "the body is not application/json"),
     "a list": ([ASKED], 400, "must be a JSON object"),
@@ -169,6 +178,8 @@ def test_keys() -> None:
         assert get(f"{address}/frontend/settings")["keyRequired"] is True
         for key, status in (("secret", 200), ("schlüssel", 200), ("secre", 403), (7, 403)):
             assert post(f"{address}/translate", ASKED | {"api_key": key})[0] == status
+        half = post(f"{address}/translate", ASKED | {"api_key": "\ud800"})
+        assert (half[0], "api_key contains an unpaired" in half[1]["error"]) == (400, True)
         status, answer = post(f"{address}/translate", ASKED)
         assert (status, "contact the server operator" in answer["error"]) == (403, True)
 

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 MOST_ALTERNATIVES = 10
 # A character takes at most twelve bytes: as %F0%9F%98%80 in a form, as \ud83d\ude00 in JSON.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 1 << 16
+FIELDS = ("q", "source", "target", "format", "alternatives", "scores", "api_key")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def read_fields(content_type: str, body: bytes) -> dict[str, Any]:
             fields = json.loads(body.decode())
             if not isinstance(fields, dict):
                 raise refuse(400, "Invalid request: the body must be a JSON object")
+            _refuse_surrogates(fields)
             return fields
         if kind == "application/x-www-form-urlencoded":
             values = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
@@ -53,6 +55,19 @@ def read_fields(content_type: str, body: bytes) -> dict[str, Any]:
         f"Content-Type {kind or 'missing'}: send application/json or "
         "application/x-www-form-urlencoded",
     )
+
+
+def _refuse_surrogates(fields: Mapping[str, Any]) -> None:
+    """JSON can write half a character, which can be neither translated nor answered with."""
+    for name in FIELDS:
+        value = fields.get(name)
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise refuse(
+                    400,
+                    f"Invalid request: {name} contains an unpaired surrogate, which is not valid "
+                    "text",
+                )
 
 
 def check_key(fields: Mapping[str, Any], keys: Collection[str]) -> None:
@@ -81,10 +96,6 @@ def parse_translate(fields: Mapping[str, Any], most_characters: int) -> Translat
     if characters > most_characters:
         raise refuse(
             400, f"Invalid request: request ({characters}) exceeds text limit ({most_characters})"
-        )
-    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
-        raise refuse(
-            400, "Invalid request: q contains an unpaired surrogate, which is not valid text"
         )
     text_format = fields.get("format") or "text"
     if text_format not in ("text", "html"):
