@@ -17,7 +17,7 @@ demo: .venv/installed
 test: lint
 	$(PYTEST) --numprocesses 4
 
-# All tests that start no process, machine or browser: for in between, a minute and a half.
+# All tests that start no process, machine or browser: for in between, about a minute.
 quick: .venv/installed
 	$(PYTEST) --numprocesses 2 -m "not slow"
 
