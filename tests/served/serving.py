@@ -33,12 +33,14 @@ def model(source: str, target: str, translate: TranslateLines = in_capitals) -> 
 
 
 @contextmanager
-def serving(*models: ServedModel, limits: Limits = LIMITS) -> Iterator[str]:
+def serving(
+    *models: ServedModel, limits: Limits = LIMITS, header_seconds: float = 60.0
+) -> Iterator[str]:
     """Serve models, and say where."""
     is_ready = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         app = make_app({one.direction: one for one in models}, limits, is_ready.set)
-        server = make_server(app)
+        server = make_server(app, header_seconds)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

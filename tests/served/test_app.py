@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.client import HTTPConnection
+from typing import Any
 from urllib.parse import quote, urlencode
 from urllib.request import urlopen
 
@@ -245,6 +246,64 @@ def test_what_takes_too_long_is_given_up() -> None:
         assert answered.startswith(b"HTTP/1.1 408 ")
         assert json.loads(answered.split(b"\r\n\r\n")[1])["error"].startswith("The request did not")
         wait_until(lambda: post(f"{address}/translate", ASKED)[0] == 200)
+
+
+def until_closed(address: str, *sent: bytes) -> bytes:
+    """What a client gets that sends each after the answer to the one before, and then waits."""
+    host, port = address.removeprefix("http://").split(":")
+    received = b""
+    with socket.create_connection((host, int(port)), 60) as client:
+        try:
+            for data in sent[:-1]:
+                client.sendall(data)
+                received += client.recv(10_000)
+            client.sendall(sent[-1])
+            while data := client.recv(10_000):
+                received += data
+        except ConnectionError:  # Closed before all was sent.
+            pass
+    return received
+
+
+HALF_A_HEADER = b"GET /health HTTP/1.1\r\nHost"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        ([b""], b""),
+        ([HALF_A_HEADER], b""),
+        ([b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", HALF_A_HEADER], b"HTTP/1.1 200 "),
+        (
+            [b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", b"q"],
+            b"HTTP/1.1 501 ",
+        ),
+    ],
+    ids=["silent", "half a header", "half a second header", "half a body nobody reads"],
+)
+def test_who_sends_no_request_in_time_is_disconnected(sent: list[bytes], answer: bytes) -> None:
+    with serving(model("en", "de"), header_seconds=0.2) as address:
+        # On a busy machine even a whole header may come too late.
+        wait_until(lambda: until_closed(address, *sent).startswith(answer))
+
+
+def test_a_request_that_has_arrived_may_take_longer_than_its_header() -> None:
+    gate = Gate()
+
+    def ask() -> tuple[int, Any]:
+        while True:
+            try:
+                return post(f"{address}/translate", ASKED)
+            except OSError:  # On a busy machine the header may come too late.
+                assert not gate.has_begun.is_set()
+
+    with serving(model("en", "de", gate), header_seconds=0.2) as address:
+        thread, answers = in_background(ask)
+        assert gate.has_begun.wait(60)
+        until_closed(address, b"")  # The time is over.
+        gate.may_go.set()
+        thread.join()
+        assert answers == [(200, {"translatedText": "HELLO"})]
 
 
 def test_nothing_is_translated_for_who_has_left() -> None:

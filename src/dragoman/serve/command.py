@@ -1,5 +1,6 @@
 """Listen, print the address, and shut down cleanly."""
 
+import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dragoman.stop_signals import stop_signals_caught
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
     from uvicorn import Server
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 PACKAGES = ("starlette", "uvicorn", "sentencex", "prometheus_client")
 # Beyond these uvicorn answers 503 by itself: connections cost memory and descriptors.
@@ -57,20 +59,20 @@ def serve(request: ServeRequest) -> None:
     with _listen(request.host, request.port) as listener:
         models = load_models(request.models, request.choice, request.source, request.target)
         app = make_app(models, limits, _announce(listener))
-        server = make_server(app)
+        server = make_server(app, request.timeout_seconds)
         # uvicorn catches signals itself while it serves, and passes them on when it is done.
         with stop_signals_caught(lambda _: setattr(server, "should_exit", True)):
             server.run(sockets=[listener])
 
 
-def make_server(app: "ASGIApp") -> "Server":
+def make_server(app: "ASGIApp", header_seconds: float) -> "Server":
     """A server of HTTP/1.1 and nothing else, that logs nothing but what goes wrong."""
     import uvicorn
 
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=_impatient_protocol(header_seconds),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -81,6 +83,48 @@ def make_server(app: "ASGIApp") -> "Server":
         backlog=WAITING_CONNECTIONS,
     )
     return uvicorn.Server(config)
+
+
+def _impatient_protocol(header_seconds: float) -> "type[H11Protocol]":
+    """That of uvicorn, which by itself waits for ever for the header of a request."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class ImpatientProtocol(H11Protocol):
+        """Closes a connection that has no request for too long."""
+
+        deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.set_deadline()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.set_deadline()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.set_deadline()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self.drop_deadline()
+
+        def set_deadline(self) -> None:
+            """From the start or the last answer until a request; single bytes do not move it."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.drop_deadline()
+            elif self.deadline is None:
+                self.deadline = self.loop.call_later(
+                    header_seconds, self.timeout_keep_alive_handler
+                )
+
+        def drop_deadline(self) -> None:
+            if self.deadline is not None:
+                self.deadline.cancel()
+                self.deadline = None
+
+    return ImpatientProtocol
 
 
 def _refuse_senseless(request: ServeRequest) -> None:
