@@ -19,6 +19,7 @@ from dragoman.cli import main
 from dragoman.inference.decoder import TrainedChoice
 from dragoman.inference.load import load_trained
 from dragoman.runs.folder import RunFolder
+from dragoman.serve.command import read_keys
 from dragoman.serve.models import load_models
 from dragoman.serve.sentences import Sentence, join
 from served.serving import get, in_background, post
@@ -105,7 +106,7 @@ def test_senseless_requests_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copytree(exported, tmp_path / "same")
-    (tmp_path / "none").write_text("# nothing but a comment\n\n")
+    (tmp_path / "none").write_text("# nothing but a comment\n\n  # and another\n\t\n")
     (tmp_path / "odd").write_bytes(b"\xff\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -113,6 +114,7 @@ def test_senseless_requests_are_one_line(
             (["nowhere"], "nowhere: no run found there"),
             ([spelling_run, "--port", port], f"127.0.0.1:{port}: Address already in use; choose"),
             ([spelling_run, "--host", "no.such.host.invalid"], "no.such.host.invalid:0: "),
+            ([spelling_run, "--host", "a..b"], "a..b:0: not the name of a host; choose another"),
             ([spelling_run, "--port", "70000"], "--port 70000: must be at least 0 and at most"),
             ([spelling_run, "--max-waiting", "0"], "--max-waiting 0: must be at least 1"),
             ([spelling_run, "--timeout-seconds", "nan"], "--timeout-seconds nan: must be"),
@@ -138,6 +140,13 @@ def test_senseless_requests_are_one_line(
     code, errors = refusal(capsys, "serve", spelling_run)
     expected = "dragoman: uvicorn is not installed: in the checkout, pip install -e '.[serve]'\n"
     assert (code, errors) == (2, expected)
+
+
+def test_comments_are_no_part_of_a_key(tmp_path: Path) -> None:
+    lines = ["# ours", "plain", "  indented  ", "  # note", "noted # of Ann", "tab\t#of Ben", "a#b"]
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "keys").write_text("\n".join(lines), encoding)
+        assert read_keys(tmp_path / "keys") == {"plain", "indented", "noted", "tab", "a#b"}
 
 
 @pytest.mark.slow

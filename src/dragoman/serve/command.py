@@ -1,6 +1,7 @@
 """Listen, print the address, and shut down cleanly."""
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def serve(request: ServeRequest) -> None:
     from dragoman.serve.app import Limits, make_app
     from dragoman.serve.models import load_models
 
-    keys = _read_keys(request.api_keys) if request.api_keys else frozenset[str]()
+    keys = read_keys(request.api_keys) if request.api_keys else frozenset[str]()
     limits = Limits(
         request.max_characters,
         request.max_waiting,
@@ -138,12 +139,15 @@ def _refuse_senseless(request: ServeRequest) -> None:
             raise UserError(f"{option} {value:g}: must be at least {least:g} and at most {most:,}")
 
 
-def _read_keys(path: Path) -> frozenset[str]:
+def read_keys(path: Path) -> frozenset[str]:
+    """The lines of a file without their comments."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        # Some editors begin a file with a mark that would become part of its first line.
+        lines = path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UserError(f"--api-keys {path}: not UTF-8; write one key on each line") from None
-    keys = frozenset(line.strip() for line in lines if line.strip() and line[0] != "#")
+    # A key may contain a #: cut there, it would be a shorter key, which is easier to guess.
+    keys = frozenset(re.split(r"(?:^|\s)#", line)[0].strip() for line in lines) - {""}
     if not keys:
         raise UserError(f"--api-keys {path}: contains no key; write one on each line")
     return keys
@@ -159,6 +163,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+    except UnicodeError:  # As the codec of names says it, which no user knows.
+        raise UserError(f"{host}:{port}: not the name of a host; choose another --host") from None
     except OSError as error:
         raise UserError(
             f"{host}:{port}: {explain(error)}; choose another --host or --port"
