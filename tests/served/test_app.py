@@ -224,6 +224,9 @@ def test_a_full_queue_says_so_and_what_was_accepted_is_finished() -> None:
         assert gate.has_begun.wait(60)
         second = in_background(lambda: post(f"{address}/translate", ASKED | {"q": "two"}))
         wait_until(lambda: metric(address, "dragoman_waiting_sentences") == 1)
+        status, answer = post(f"{address}/translate", ASKED | {"q": ["one", "two"]})
+        expected = "The request has 2 different sentences, but at most 1 may wait: send it in parts"
+        assert (status, answer["error"]) == (413, expected), "it would never find room"
         status, answer = post(f"{address}/translate", ASKED)
         assert (status, answer["error"]) == (429, "Too many sentences are waiting: try again later")
         gate.may_go.set()

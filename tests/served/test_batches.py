@@ -114,14 +114,17 @@ def test_as_many_translations_as_each_wants() -> None:
 
 def test_a_full_queue_refuses_and_a_cancelled_request_makes_room() -> None:
     async def check() -> None:
-        async with Running(most_waiting=2) as running:
+        async with Running(most_waiting=3) as running:
             first = running.ask("first")
             await running.model.begun()
-            waiting = running.ask("a", "b", "c")  # One request may go beyond the limit.
-            while running.batches.waiting < 3:
+            with pytest.raises(QueueFull):
+                await asyncio.wait_for(running.ask("too", "many", "at", "once"), 60)
+            waiting = running.ask("a", "b")
+            while running.batches.waiting < 2:
                 await asyncio.sleep(0)
             with pytest.raises(QueueFull):
-                await running.batches.translate(["too many"], 1)
+                await asyncio.wait_for(running.ask("too", "many"), 60)
+            assert running.batches.waiting == 2
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             assert running.batches.waiting == 0

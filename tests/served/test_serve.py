@@ -59,7 +59,8 @@ def started(*words: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.slow
 def test_a_real_client_two_engines_and_a_signal(spelling_run: Path, exported: Path) -> None:
-    with started(spelling_run, exported, "--max-characters", "1000000") as (process, address):
+    limits = ("--max-characters", "1000000", "--max-waiting", "5000")
+    with started(spelling_run, exported, *limits) as (process, address):
         assert address.startswith("http://127.0.0.1:")
         client = LibreTranslateAPI(address)
         assert client.languages() == [

@@ -121,6 +121,12 @@ class _Server:
         direction = self._choose(asked.source, asked.target)
         documents = await asyncio.to_thread(_split, asked, self._models[direction])
         sentences = list(dict.fromkeys(text for parts in documents for text in wanted(parts)))
+        if len(sentences) > self._limits.waiting:
+            raise refuse(
+                413,
+                f"The request has {len(sentences)} different sentences, but at most "
+                f"{self._limits.waiting} may wait: send it in parts",
+            )
         self.metrics.characters.labels(str(direction)).inc(sum(map(len, asked.texts)))
         found = await self._found(request, direction, sentences, asked.alternatives + 1)
         ranked = dict(zip(sentences, found, strict=True))

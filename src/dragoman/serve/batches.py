@@ -55,7 +55,7 @@ class Batches:
         """Translate sentences together with those of other requests; if cancelled, no longer."""
         if not sentences:
             return []
-        if self.waiting >= self._most_waiting:
+        if self.waiting + len(sentences) > self._most_waiting:
             raise QueueFull
         job = _Job(sentences, n_best, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
