@@ -22,7 +22,7 @@ from dragoman.runs.folder import RunFolder
 from dragoman.serve.command import read_keys
 from dragoman.serve.models import load_models
 from dragoman.serve.sentences import Sentence, join
-from served.serving import get, in_background, post
+from served.serving import get, in_background, model, post
 from served.test_app import metric
 from support import dragoman_command, number_pairs, refusal, wait_until
 
@@ -87,11 +87,11 @@ def test_a_real_client_two_engines_and_a_signal(spelling_run: Path, exported: Pa
 
 
 def test_no_sentence_is_longer_than_the_model_has_learnt(spelling_run: Path) -> None:
-    [model] = load_models([str(spelling_run)], TrainedChoice(""), None, None).values()
+    [served] = load_models([str(spelling_run)], TrainedChoice(""), None, None).values()
     trained = load_trained(RunFolder(spelling_run), "best", 1, torch.device("cpu"))
     text = trained.translator.text
     for long in ("seven " * 500, "seven, eight; " * 100, "x" * 1_000, "日" * 300):
-        parts = model.splitter.split_text(long)
+        parts = served.splitter.split_text(long)
         sentences = [part.text for part in parts if isinstance(part, Sentence)]
         lengths = [len(tokens) for tokens in text.source.encode(sentences)]
         assert max(lengths) <= text.max_tokens
@@ -141,6 +141,22 @@ def test_senseless_requests_are_one_line(
     code, errors = refusal(capsys, "serve", spelling_run)
     expected = "dragoman: uvicorn is not installed: in the checkout, pip install -e '.[serve]'\n"
     assert (code, errors) == (2, expected)
+
+
+def test_the_direction_announced_for_a_tag_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dragoman.serve.models._load", lambda _: model("en", "de"))
+    for tag, languages, direction, told in (
+        ("<2en>", (None, None), "en-de", "--tag <2en>: announced as en to de; if the tag stands "),
+        ("<2en>", ("de", None), "de-de", "--tag <2en>: announced as de to de; if the tag stands "),
+        ("<2en>", ("de", "en"), "de-en", ""),
+        (None, (None, None), "en-de", ""),
+    ):
+        served = load_models(["both-ways"], TrainedChoice("", tag=tag), *languages)
+        assert [str(one) for one in served] == [direction]
+        errors = capsys.readouterr().err
+        assert (told in errors, errors.count("\n")) == (True, 1 if told else 0), errors
 
 
 def test_comments_are_no_part_of_a_key(tmp_path: Path) -> None:

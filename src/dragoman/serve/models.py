@@ -52,6 +52,12 @@ def load_models(
                 f"{name}: there is already a model from {direction.source} to "
                 f"{direction.target}; serve one model per direction"
             )
+        if choice.tag and len(names) == 1 and not (source and target):
+            # Which languages a tag stands for is known only to who chose it.
+            say(
+                f"--tag {choice.tag}: announced as {direction.source} to {direction.target}; if "
+                "the tag stands for others, name them with --source and --target"
+            )
         model.translate(["1"], 1)  # The first translation takes longest.
         splitter = replace(model.splitter, language=direction.source)
         models[direction] = replace(model, direction=direction, splitter=splitter)
