@@ -70,16 +70,30 @@ def test_what_the_page_shows(tmp_path: Path) -> None:
     state = _state_of(_running(tmp_path)).look()
     assert state["state"] == {"tone": "good", "words": "running"}
     assert state["speed"]["step"] == 60
+    assert "left" in state["speed"]
     assert {answer["id"] for answer in state["answers"]} >= {"fully_trained", "network_bottleneck"}
     assert [one["step"] for one in state["evaluations"]] == list(range(4, 61, 4))
     assert state["evaluations"][-1]["bleu"] == pytest.approx(30 - 100 / 60)
     assert set(state["outlook"]) == {"loss", "bleu"}
     machine, _ = state["machines"]
     assert machine["scalars"]["eth0/sent_megabits_per_second"] == pytest.approx(64)
+    assert machine["sent_megabits_per_second"] == pytest.approx(64)
     assert [link["between"] for link in state["links"]] == ["alpha to beta"]
     (sample,) = state["samples"]
     assert [one["text"] for one in sample["tries"]] == ["Ein", "Eins"]
     json.dumps(state, allow_nan=False)
+
+
+def test_the_network_is_the_interface_of_the_run(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    for second, sample in enumerate(run.monitor["alpha"]):
+        for name, bytes_per_second in (("lo", 10**9), ("storage0", 10**8)):
+            counters = {"received_bytes": 0, "sent_bytes": second * bytes_per_second}
+            sample["interfaces"] = sample["interfaces"] | {name: counters}
+    machine, _ = _state_of(run).look()["machines"]
+    assert machine["scalars"]["storage0/sent_megabits_per_second"] == pytest.approx(800)
+    assert machine["sent_megabits_per_second"] == pytest.approx(64)
+    assert "lo/sent_megabits_per_second" not in machine["scalars"]
 
 
 def test_it_grows_with_the_run_and_reads_only_what_is_new(
@@ -171,7 +185,9 @@ def test_a_silent_run_and_one_that_has_not_begun(tmp_path: Path) -> None:
     run = _running(tmp_path / "run")
     run.write()
     silent = RunState(RunFolder(run.path), lambda: run.clock + 4000).look()
-    assert silent["state"] == {"tone": "bad", "words": "no sign of life for 1 h 7 min"}
+    assert silent["state"] == {"tone": "bad", "words": "no log output for 1 h 7 min"}
+    assert silent["speed"]["step"] == 60
+    assert "left" not in silent["speed"], "nobody knows when a silent run goes on"
     waiting = RunState(RunFolder(tmp_path / "later"), lambda: START)
     assert waiting.look()["state"]["words"] == "waiting for the run to start"
 
@@ -219,7 +235,7 @@ def test_the_page_lives_in_a_browser(tmp_path: Path) -> None:
         assert page.evaluate("document.getElementById('samples').textContent").count("<img") == 1
         assert page.evaluate("document.querySelectorAll('img').length") == 0
         assert page.evaluate("document.querySelectorAll('#loss polyline').length") >= 2
-        page.evaluate("document.querySelector('.card').click()")
+        page.evaluate("document.querySelector('.card button').click()")
         assert page.evaluate("document.querySelectorAll('.open p').length") == 3
         # It grows without being loaded again.
         line = {"kind": "lost", "time": time.time(), "step": 60, "host": "beta", "reason": "gone"}
@@ -232,3 +248,45 @@ def test_the_page_lives_in_a_browser(tmp_path: Path) -> None:
         page.wait_for("document.querySelectorAll('.card').length > 5")
         wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not page.evaluate(wide)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
+def test_a_selection_and_the_focus_survive_an_update(tmp_path: Path) -> None:
+    run = _running(tmp_path / "run")
+    run.write()
+    focused = "document.activeElement.value"
+    selected = "getSelection().toString()"
+    looks = "Number(document.documentElement.dataset.looks)"
+    with _served(run.path) as served, Page(tmp_path / "profile") as page:
+        page.open(served.address, width=1180)
+        page.wait_for("document.querySelectorAll('.card').length > 5")
+        page.evaluate("document.querySelector('.card button').click()")
+        page.evaluate("document.querySelector('.card button').focus()")
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('.open p'))")
+        answer, chosen = page.evaluate(selected), page.evaluate(focused)
+        assert len(answer) > 10
+        page.wait_for(f"{looks} >= {page.evaluate(looks) + 2}")
+        assert (page.evaluate(selected), page.evaluate(focused)) == (answer, chosen)
+        # Others change, one comes in before it, and so do its own words.
+        page.evaluate(
+            """
+            for (const answer of state.answers) answer.headline = "Changed";
+            state.answers.unshift({...state.answers[1], id: "first"});
+            show();
+            """
+        )
+        first = "document.querySelector('.card button').value"
+        assert page.evaluate(first) == "first"
+        assert page.evaluate("document.querySelector('.open .says').textContent") == "Changed"
+        assert (page.evaluate(selected), page.evaluate(focused)) == (answer, chosen)
+        # The selection may be anywhere, while the run goes on.
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('.reference'))")
+        reference = page.evaluate(selected)
+        assert "Eins." in reference
+        line = {"kind": "lost", "time": time.time(), "step": 60, "host": "beta", "reason": "gone"}
+        _append(run.path / "metrics.jsonl", line)
+        page.wait_for("document.getElementById('events').textContent.includes('beta lost')")
+        assert (page.evaluate(selected), page.evaluate(focused)) == (reference, chosen)
+        assert page.evaluate(first) == chosen, "an answer that is gone is taken away"
+        assert page.complaints() == []

@@ -185,6 +185,8 @@ def machine_scalars(before: MachineSample | None, sample: MachineSample) -> dict
         if now is not None and then is not None:
             scalars[f"{name}_megabytes_per_second"] = (now - then) / seconds / 1e6
     for interface, counters in sample.interfaces.items():
+        if interface == "lo":
+            continue  # What a machine sends to itself is not on the network.
         earlier = before.interfaces.get(interface, counters)
         for name in ("received", "sent"):
             grown = getattr(counters, f"{name}_bytes") - getattr(earlier, f"{name}_bytes")

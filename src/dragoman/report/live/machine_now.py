@@ -1,6 +1,7 @@
 """What a machine does at the moment, for the live page."""
 
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,21 @@ class MachineNow:
         for line in deque(lines, maxlen=2):
             self._samples.append(parse_leniently(MachineSample, line))
 
-    def state(self, host: str, now: float) -> dict[str, Any]:
+    def state(self, host: str, interface: str, now: float) -> dict[str, Any]:
         """What the machine does now, and since when nothing was heard of it."""
         before = self._samples[0] if len(self._samples) == 2 else None
         silent = now - self.time
+        scalars = machine_scalars(before, self._samples[-1])
         return {
             "host": host,
-            "scalars": machine_scalars(before, self._samples[-1]),
+            "scalars": scalars,
+            "sent_megabits_per_second": _sent(scalars, interface),
             "silent": in_time(silent) if silent > 30 else None,
         }
+
+
+def _sent(scalars: Mapping[str, float], interface: str) -> float | None:
+    """What the run's interface sends, or else the busiest one."""
+    ending = "/sent_megabits_per_second"
+    sent = {name.removesuffix(ending): value for name, value in scalars.items() if ending in name}
+    return sent[interface] if interface in sent else max(sent.values(), default=None)

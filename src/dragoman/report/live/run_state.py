@@ -244,10 +244,12 @@ class RunState:
     def _state(self) -> dict[str, Any]:
         now = self._clock()
         steps = sorted(self._evaluations)
+        machines = self._evidence.machines if self._evidence else ()
+        interfaces = {machine.host: machine.interface for machine in machines}
         return {
             "name": self._evidence.name if self._evidence else self._run.name,
             "state": self._state_words(now),
-            "speed": self._speed(),
+            "speed": self._speed(now),
             "answers": self._answers,
             "answers_age": self._age(now),
             "train": self._train,
@@ -255,7 +257,7 @@ class RunState:
             "outlook": self._outlook,
             "has_ended": self._end is not None,
             "machines": [
-                one.state(host, self._last_time if self._end else now)
+                one.state(host, interfaces.get(host, ""), self._last_time if self._end else now)
                 | {"is_lost": host in self._lost}
                 for host, one in self._machines.items()
                 if one.has_sample
@@ -272,7 +274,7 @@ class RunState:
         if not self._judged_at:
             return None
         seconds = now - self._judged_at
-        return "now" if seconds < 5 else f"{in_time(round(seconds))} ago"
+        return "just now" if seconds < 5 else f"{in_time(round(seconds))} ago"
 
     def _state_words(self, now: float) -> dict[str, Any]:
         if self._end is not None:
@@ -280,13 +282,15 @@ class RunState:
             return {"tone": tone, "words": _ENDS[self._end.reason]}
         if not self._last_time:
             return {"tone": "plain", "words": "waiting for the run to start"}
-        newest = max([self._last_time, *(one.time for one in self._machines.values())])
-        silent = now - newest
+        silent = self._seconds_silent(now)
         if silent > SILENCE.value:
-            return {"tone": "bad", "words": f"no sign of life for {in_time(silent)}"}
+            return {"tone": "bad", "words": f"no log output for {in_time(silent)}"}
         return {"tone": "good", "words": "running"}
 
-    def _speed(self) -> dict[str, Any]:
+    def _seconds_silent(self, now: float) -> float:
+        return now - max([self._last_time, *(one.time for one in self._machines.values())])
+
+    def _speed(self, now: float) -> dict[str, Any]:
         """Step, tokens a second and time left, by the wall time of recent steps."""
         if not self._recent:
             return {"step": max(self._evaluations, default=0)}
@@ -297,7 +301,8 @@ class RunState:
             tokens = sum(one[2] for one in list(self._recent)[1:])
             speed["tokens_per_second"] = f"{tokens / (end - begin):,.0f}"
             speed["seconds_per_step"] = in_time((end - begin) / (last - first))
-            if isinstance(total, int) and self._end is None:
+            is_going = self._end is None and self._seconds_silent(now) <= SILENCE.value
+            if isinstance(total, int) and is_going:
                 left = (total - last) * (end - begin) / (last - first)
                 speed["left"] = in_time(max(0.0, left))
         return speed
