@@ -7,7 +7,7 @@ PYTEST := $(BIN)/pytest --quiet --dist loadgroup --no-loadscope-reorder
 # Hundreds of processes of the tests import the same files: let Python keep what it compiles.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test quick trackers lint docs lock clean
+.PHONY: install demo test quick libraries lint docs lock clean
 
 install: .venv/installed
 
@@ -21,12 +21,18 @@ test: lint
 quick: .venv/installed
 	$(PYTEST) --numprocesses 2 -m "not slow"
 
-# The trackers' own libraries read what a run told them. They bring dozens of others, so they are
-# kept apart; without them `make test` leaves these tests out.
-trackers: .venv/installed
-	$(BIN)/pip install --quiet --upgrade --no-deps --target build/trackers \
-		--requirement requirements-trackers.lock
-	PYTHONPATH=build/trackers $(PYTEST) --numprocesses 2 tests/runs/test_trackers.py
+# What Dragoman writes for others, read by their own libraries: W&B, MLflow, Trackio, Argos Translate,
+# and the last Transformers with a translation pipeline. They bring dozens more, so they are kept
+# apart; without them `make test` leaves these tests out.
+libraries: .venv/installed
+	$(BIN)/pip install --quiet --upgrade --no-deps --target build/libraries \
+		--requirement requirements-libraries.lock
+	$(BIN)/pip install --quiet --upgrade --no-deps --target build/transformers4 \
+		transformers==4.57.6 tokenizers==0.22.2 huggingface_hub==0.36.2
+	PYTHONPATH=build/libraries $(PYTEST) --numprocesses 2 tests/runs/test_trackers.py \
+		tests/inference/test_argos.py
+	PYTHONPATH=build/transformers4:build/libraries $(PYTEST) --numprocesses 2 \
+		tests/inference/test_transformers.py
 
 lint: .venv/installed
 	$(BIN)/ruff check --quiet

@@ -17,7 +17,7 @@ def read_lock(name: str) -> dict[str, str]:
 
 def test_the_lock_pins_all_that_builds_runs_and_tests_the_project() -> None:
     # Trackers bring many libraries of their own; their tests are left out without them.
-    pinned = read_lock("requirements-trackers.lock") | read_lock("requirements.lock")
+    pinned = read_lock("requirements-libraries.lock") | read_lock("requirements.lock")
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     project = settings["project"]
     # What `pip install 'dragoman[...]'` is advised for.

@@ -103,6 +103,16 @@ def test_it_stays_the_same_when_transformers_saves_it(
     assert [best[0].text for best in again] == ours(trained, LINES)
 
 
+@pytest.mark.skipif(
+    version("transformers") >= "5", reason="Transformers 5 has no translation pipeline"
+)
+def test_the_translation_pipeline_opens_it(exported: Path, trained: TrainedModel) -> None:
+    from transformers import pipeline
+
+    found = pipeline("translation", model=str(exported))(LINES)  # type: ignore[call-overload]
+    assert [one["translation_text"] for one in found] == ours(trained, LINES)
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_scores_are_ours(trained: TrainedModel, tmp_path: Path, beam: int, exported: Path) -> None:
     folder = Path(shutil.copytree(exported, tmp_path / "beam"))
