@@ -1,5 +1,6 @@
 """What trackers were told, read back with their own libraries where they are installed."""
 
+import json
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -90,12 +91,15 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _tell(run, "wandb", 1, 12) == []
     assert _tell(run, "wandb", 11, 20) == []
     losses, identities, kinds = {}, set(), set()
+    settings = {}
     for path in sorted(run.path.glob("wandb/offline-run-*/run-*.wandb")):
         for data in _records(path.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             kinds.add(record.WhichOneof("record_type"))
             identities.add(record.run.run_id)
+            for one in record.run.config.update:
+                settings["/".join(one.nested_key) or one.key] = json.loads(one.value_json)
             values = {
                 "/".join(one.nested_key) or one.key: one.value_json for one in record.history.item
             }
@@ -104,6 +108,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert losses == EXPECTED
     assert len(identities - {""}) == 1  # A resumed run is the same run.
     assert {"run", "history", "artifact"} <= kinds
+    assert settings.items() >= SETTINGS.items()
 
 
 def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,13 +116,23 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trackio")
     from trackio.sqlite_storage import SQLiteStorage
 
-    run = RunFolder(tmp_path / f"mine-{tmp_path.name}")
-    run.path.mkdir()
-    assert _tell(run, "trackio", 1, 12) == []
-    assert _tell(run, "trackio", 11, 20) == []
-    logs = SQLiteStorage.get_logs("dragoman", run.name)
-    losses = {one["step"]: one["train_loss"] for one in logs if "train_loss" in one}
-    assert losses == EXPECTED
+    # The project may have runs of other tests: its database is that of the first import.
+    runs = [RunFolder(tmp_path / place / f"mine-{tmp_path.name}") for place in ("here", "there")]
+    for run in runs:
+        run.path.mkdir(parents=True)
+        assert _tell(run, "trackio", 1, 12) == []
+    for run in runs:
+        assert _tell(run, "trackio", 11, 20) == []
+    names = [name for name in SQLiteStorage.get_runs("dragoman") if name.startswith(run.name)]
+    assert len(names) == 2  # Each goes on with its own, though their folders have one name.
+    for name in names:
+        logs = SQLiteStorage.get_logs("dragoman", name)
+        losses = [(one["step"], one["train_loss"]) for one in logs if "train_loss" in one]
+        assert dict(losses) == EXPECTED
+        assert len(losses) == 12 + 10  # Steps 11 and 12 were told of twice.
+        settings = SQLiteStorage.get_run_config("dragoman", name)
+        assert settings is not None
+        assert settings.items() >= SETTINGS.items()
 
 
 class Stubborn:
@@ -167,5 +182,6 @@ def test_a_library_that_is_missing_is_named_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracker_kinds, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"wandb is not installed: pip install 'dragoman\[wandb\]'"):
+    words = r"wandb is not installed: in the checkout, pip install -e '\.\[wandb\]'"
+    with pytest.raises(UserError, match=words):
         refuse_missing(["wandb"])

@@ -7,6 +7,7 @@ from html import escape
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
+from secrets import token_hex
 from time import time as now
 from typing import Any, NamedTuple, Protocol, assert_never
 
@@ -77,7 +78,8 @@ def refuse_missing(kinds: Sequence[TrackerKind]) -> None:
     for kind in kinds:
         if find_spec(kind) is None:
             raise UserError(
-                f"logging.trackers: {kind} is not installed: pip install 'dragoman[{kind}]'"
+                f"logging.trackers: {kind} is not installed: in the checkout, "
+                f"pip install -e '.[{kind}]'"
             )
 
 
@@ -214,7 +216,8 @@ class _Trackio:
         import trackio
 
         self._trackio = trackio
-        known = _remembered(run, "trackio") or run.name
+        # It knows runs by their names alone, and folders elsewhere may have the same name.
+        known = _remembered(run, "trackio") or f"{run.name}-{token_hex(4)}"
         self._run = trackio.init(
             project=PROJECT, name=known, resume="allow", config=dict(settings), embed=False
         )
