@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import shlex
+import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,16 +14,27 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import torch
 
-from dragoman.beside_training import notified
-from dragoman.config import NotifySettings
-from dragoman.errors import SystemFault
-from dragoman.notify import Notice, notify
+from dragoman import beside_training
+from dragoman import notify as module
+from dragoman.beside_training import attach_report, notified
+from dragoman.cluster.processes import Workers
+from dragoman.config import Config, LoggingSettings, NotifySettings
+from dragoman.config_file import load_config
+from dragoman.contradictions import contradictions
+from dragoman.documents import items_of
+from dragoman.errors import SystemFault, UserError
+from dragoman.notify import Notice, command_without_secrets, notify, without_secrets
 from dragoman.report.live.verdicts import tell_changes
+from dragoman.report.page.identity import flat_settings
 from dragoman.runs.folder import RunFolder
+from dragoman.training import recorder
 from report.run_folders import RunFolder as Written
 
+SECRET = "https://chat.example/hooks/secret"
 NOTICE = Notice("end", "mine", "the run is complete; it's done")
 
 
@@ -36,6 +50,36 @@ def _keeps(path: Path) -> str:
 
 def _kept(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _config(**chosen: Any) -> Config:
+    return Config(**{section.name: kind() for section, kind in items_of(Config)} | chosen)
+
+
+@contextmanager
+def _ssh_server() -> Iterator[str]:
+    """The address of a webhook on a port where something else answers."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return  # It was shut down.
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                while connection.recv(65_536):
+                    pass
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/hook"
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        server.close()
 
 
 @contextmanager
@@ -110,14 +154,9 @@ def test_a_verdict_that_changes_is_told_once(tmp_path: Path) -> None:
 def test_the_end_and_a_failure_are_told_by_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_worker: bool
 ) -> None:
-    from dragoman.config import Config
-    from dragoman.documents import items_of
-
     if is_worker:
         monkeypatch.setenv("DRAGOMAN_AGENT", "1")
-    sections = {section.name: kind() for section, kind in items_of(Config)}
-    chosen = NotifySettings(_keeps(tmp_path / "told"), on=("end", "failure"))
-    config = Config(**sections | {"notify": chosen})
+    config = _config(notify=NotifySettings(_keeps(tmp_path / "told"), on=("end", "failure")))
     run = tmp_path / "mine"
     run.mkdir()
     (run / "train.log").write_text("2026-11-16 12:58:17 the run is complete at step 9: enough\n")
@@ -131,3 +170,133 @@ def test_the_end_and_a_failure_are_told_by_one_process(
         ("failure", "failed: no room on the disk"),
     ]
     assert told == ([] if is_worker else expected)
+
+
+def test_whatever_answers_a_webhook_a_run_ends_as_it_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _ssh_server() as address:
+        for webhook in (address, "http://127.0.0.1:9/my hook", "http://127.0.0.1:abc/"):
+            config = _config(notify=NotifySettings(webhook=webhook, on=("end", "failure")))
+            with notified(config, str(tmp_path)):
+                pass
+            with pytest.raises(SystemFault, match="no room"), notified(config, str(tmp_path)):
+                raise SystemFault("no room on the disk")
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 6
+    assert "SSH-2.0-OpenSSH_9.6" in warnings[0]
+    assert all("nothing else is affected" in warning for warning in warnings)
+
+
+def test_an_error_without_words_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(address: str, notice: Notice) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(module, "_post", fail)
+    warnings: list[str] = []
+    notify(NotifySettings(webhook=SECRET), NOTICE, warnings.append)
+    assert warnings == ["notify (end) failed: TimeoutError; nothing else is affected"]
+
+
+def test_a_command_that_takes_too_long_is_not_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_FOR_COMMAND", 0.01)
+    warnings: list[str] = []
+    notify(NotifySettings(f"exec sleep 600 # {SECRET}"), NOTICE, warnings.append)
+    (warning,) = warnings
+    assert "the command took more than 0.01 s" in warning
+    assert SECRET not in warning
+
+
+@pytest.mark.parametrize(
+    ("webhook", "problem"),
+    [
+        ("http://127.0.0.1:9/my hook", "contains a space"),
+        ("https://chat.example/\thook", "contains a space or a control character"),
+        ("http://chat.example:abc/", "is no valid URL"),
+        ("http://chat.example:99999/", "is no valid URL"),
+        ("http://chat.example:0/", "has port 0"),
+        ("http://[::1/hook", "is no valid URL"),
+        ("http:///hook", "names no host"),
+        ("ftp://chat.example/hook", "must begin with http"),
+        ("chat.example/hook/mine", "must begin with http"),
+        ("https://me:word@chat.example/hook", "has a user name or password"),
+        ("https://chat.example/höök", "must be %-encoded"),
+    ],
+)
+def test_an_address_that_cannot_work_is_refused(tmp_path: Path, webhook: str, problem: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"[notify]\nwebhook = {json.dumps(webhook)}\n")
+    with pytest.raises(UserError) as refused:
+        load_config(path)
+    (line,) = [one for one in str(refused.value).splitlines() if "notify" in one]
+    assert problem in line
+    assert webhook not in line
+
+
+@pytest.mark.parametrize(
+    "webhook", [SECRET, "http://127.0.0.1:80", "http://[::1]:8080/a?b=%20c", "HTTPS://h/"]
+)
+def test_an_address_that_may_work_is_taken(webhook: str) -> None:
+    found = contradictions(_config(notify=NotifySettings(webhook=webhook)), ["notify.webhook"])
+    assert not [problem for problem in found if "notify" in problem]
+
+
+def test_secrets_are_kept_from_what_others_read() -> None:
+    settings = {"notify.command": f"curl {SECRET}", "notify.webhook": SECRET, "notify.on": ["end"]}
+    hidden = {"notify.command": "(set)", "notify.webhook": "(set)", "notify.on": ["end"]}
+    assert without_secrets(settings) == hidden
+    assert without_secrets({"notify.webhook": ""}) == {"notify.webhook": ""}
+    assert flat_settings({"notify": {"webhook": SECRET}}) == {"notify.webhook": "(set)"}
+    command = ["dragoman", "train", "a.toml", f"notify.webhook={SECRET}", "training.steps=9"]
+    expected = ["dragoman", "train", "a.toml", "notify.webhook=(set)", "training.steps=9"]
+    assert command_without_secrets(command) == expected
+
+
+def test_trackers_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+
+    class Trackers:
+        def __init__(self, kinds: object, run: object, settings: Any, *_: object) -> None:
+            given.append(settings)
+
+        def attach(self, path: Path) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(beside_training, "Trackers", Trackers)
+    monkeypatch.setattr(recorder, "Trackers", Trackers)
+    config = _config(
+        notify=NotifySettings(f"curl {SECRET}", SECRET),
+        logging=LoggingSettings(("mlflow",)),
+    )
+    run = Written(tmp_path / "run")
+    run.begin()
+    attach_report(config, str(run.write()))
+    alone = Workers(0, 1, torch.device("cpu"))
+    recorder.Recorder(RunFolder(tmp_path / "run"), config, alone, writes=True, step=0).close()
+    assert len(given) == 2
+    for settings in given:
+        assert settings["notify.command"] == settings["notify.webhook"] == "(set)"
+        assert SECRET not in str(settings)
+
+
+def test_a_report_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Written(tmp_path / "run")
+    run.begin()
+    (run.write() / "report").write_text("in the way")
+    attach_report(_config(logging=LoggingSettings(("mlflow", "wandb"))), str(tmp_path / "run"))
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("no report for mlflow, wandb: ")
+    assert warning.endswith("; nothing else is affected")
+
+
+def test_a_process_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_training, "SECONDS_TO_END", 0.01)
+    before = set(psutil.Process().children())
+    with beside_training._beside([sys.executable, "-c", "import time; time.sleep(600)"]):
+        (beside,) = set(psutil.Process().children()) - before
+        os.kill(beside.pid, signal.SIGSTOP)
+    psutil.wait_procs([beside], 60)
+    assert not beside.is_running()

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 from dragoman.child_process import AGENT_VARIABLE
 from dragoman.cluster.world import read_world
@@ -12,11 +12,12 @@ from dragoman.config import Config
 from dragoman.config_file import flatten
 from dragoman.console import say
 from dragoman.errors import explain
-from dragoman.notify import Notice, notify
+from dragoman.notify import Notice, notify, without_secrets
 from dragoman.runs.folder import RunFolder, new_run
 from dragoman.runs.tracker_kinds import keeps_files
 from dragoman.runs.trackers import Trackers
 
+SECONDS_TO_END = 10.0  # That a process beside the training has, once it is asked to end.
 _TIMESTAMP = len("2026-01-31 12:00:00 ")  # Before every line of train.log.
 
 
@@ -36,8 +37,16 @@ def _beside(command: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        beside.terminate()
-        beside.wait()
+        _end(beside)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end, then make it: one that is stopped, or hangs, cannot hold up a run."""
+    for ask in (process.terminate, process.kill):
+        ask()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_END)
+            return
 
 
 @contextmanager
@@ -63,7 +72,9 @@ def notified(config: Config, name: str) -> Iterator[None]:
 
 def _last_word(run: RunFolder) -> str:
     """What the run said last, as in "the run is complete at step 600: ..."."""
-    lines = run.log.read_text(errors="replace").splitlines() if run.log.exists() else []
+    lines = list[str]()
+    with suppress(OSError):  # The run is over, whether or not its log can be read.
+        lines = run.log.read_text(errors="replace").splitlines()
     return lines[-1][_TIMESTAMP:] if lines else "training has ended"
 
 
@@ -76,7 +87,14 @@ def attach_report(config: Config, name: str) -> None:
 
     from dragoman.report.page.report_page import write_report
 
-    settings = {key: str(value) for key, value in flatten(config).items()}
+    try:
+        page = write_report(run.path)
+    except Exception as error:  # The run itself is complete.
+        lines = explain(error).splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        say(f"no report for {', '.join(kinds)}: {reason}; nothing else is affected")
+        return
+    settings = {key: str(value) for key, value in without_secrets(flatten(config)).items()}
     trackers = Trackers(kinds, run, settings, 0, say)
-    trackers.attach(write_report(run.path))
+    trackers.attach(page)
     trackers.close()

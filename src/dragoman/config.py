@@ -649,8 +649,8 @@ class LoggingSettings:
     trackers: tuple[TrackerKind, ...] = setting(
         ("tensorboard",),
         "tensorboard: files in the run folder. wandb (online, or as set by WANDB_MODE), mlflow "
-        "(MLFLOW_TRACKING_URI, or a database in the run folder) and trackio each need `pip "
-        "install dragoman[...]`. A resumed run continues the same tracked run.",
+        "(MLFLOW_TRACKING_URI, or a database in the run folder) and trackio each need, in the "
+        "checkout, `pip install -e '.[...]'`. A resumed run continues the same tracked run.",
         may_change=True,
     )
 
@@ -667,7 +667,8 @@ class NotifySettings:
     )
     webhook: str = setting(
         "",
-        "URL that receives JSON: event, run, message and, for chat services, text.",
+        "http:// or https:// URL that receives JSON: event, run, message and, for chat services, "
+        "text. Kept from trackers and reports, as the command is.",
         may_change=True,
     )
     on: tuple[NotifyEvent, ...] = setting(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
+from urllib.parse import urlsplit
 
 from dragoman.config import (
     FEW_BITS,
@@ -214,10 +215,29 @@ def _evaluation_contradictions(config: Config, given: Collection[str]) -> Iterat
 
 
 def _notify_contradictions(notify: NotifySettings, given: Collection[str]) -> Iterator[str]:
-    if notify.webhook and not notify.webhook.startswith(("http://", "https://")):
-        yield f"notify.webhook = {notify.webhook!r} must begin with http:// or https://"
+    problem = _problem_of_address(notify.webhook) if notify.webhook else ""
+    if problem:  # Without the address, which may be a secret.
+        yield f"notify.webhook {problem}; write it like https://chat.example/hooks/1"
     if "notify.on" in given and not (notify.command or notify.webhook):
         yield "notify.on has no effect without notify.command or notify.webhook"
+
+
+def _problem_of_address(address: str) -> str:
+    """Why nothing can be sent there; empty if something may."""
+    if re.search(r"[\s\x00-\x1f\x7f]", address):
+        return "contains a space or a control character"
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError as error:  # Of a host in brackets, or of a port.
+        return f"is no valid URL ({error})"
+    if parts.scheme not in ("http", "https"):
+        return "must begin with http:// or https://"
+    if not parts.hostname or port == 0:
+        return "names no host" if not parts.hostname else "has port 0"
+    if "@" in parts.netloc:
+        return "has a user name or password before the host, which cannot be sent"
+    return "" if f"{parts.path}{parts.query}".isascii() else "has letters that must be %-encoded"
 
 
 def _distributed_contradictions(

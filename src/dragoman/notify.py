@@ -3,15 +3,18 @@
 import json
 import os
 import subprocess
-import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from dragoman.config import NotifyEvent, NotifySettings
 
 SECONDS_FOR_COMMAND = 60.0
 SECONDS_FOR_WEBHOOK = 15.0
+# Whoever knows the address of a chat service's webhook can write there; commands contain them too.
+SECRETS = ("notify.command", "notify.webhook")
+HIDDEN = "(set)"
 
 
 @dataclass(frozen=True)
@@ -32,24 +35,44 @@ def notify(settings: NotifySettings, notice: Notice, warn: Callable[[str], None]
             continue
         try:
             tell(where, notice)
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            reason = str(getattr(error, "reason", "") or error).splitlines()[0]
+        except Exception as error:  # Of whatever answers there; a run must not end by it.
+            lines = str(getattr(error, "reason", "") or error).strip().splitlines()
+            reason = lines[0] if lines else type(error).__name__
             warn(f"notify ({notice.event}) failed: {reason}; nothing else is affected")
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names, for others to read: of a secret only whether it is set."""
+    return {
+        name: HIDDEN if name in SECRETS and value else value for name, value in settings.items()
+    }
+
+
+def command_without_secrets(words: Sequence[str]) -> list[str]:
+    """A command for others to read, whose overrides do not give secrets away."""
+    names = [word.partition("=")[0] for word in words]
+    return [
+        f"{name}={HIDDEN}" if name.strip() in SECRETS else word
+        for name, word in zip(names, words, strict=True)
+    ]
 
 
 def _run_command(command: str, notice: Notice) -> None:
     """By the shell, with the notice as JSON on its standard input and as variables."""
     variables = {f"DRAGOMAN_{name.upper()}": value for name, value in asdict(notice).items()}
-    done = subprocess.run(
-        command,
-        shell=True,
-        input=json.dumps(asdict(notice)).encode(),
-        env=os.environ | variables,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        timeout=SECONDS_FOR_COMMAND,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            shell=True,
+            input=json.dumps(asdict(notice)).encode(),
+            env=os.environ | variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=SECONDS_FOR_COMMAND,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:  # Which spells the command out.
+        raise OSError(f"the command took more than {SECONDS_FOR_COMMAND:g} s") from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise OSError(

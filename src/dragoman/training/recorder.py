@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
 from dragoman.config_file import flatten
+from dragoman.notify import without_secrets
 from dragoman.records import (
     Before,
     CheckpointFailed,
@@ -42,7 +43,8 @@ class Recorder:
             is_shown=workers.is_first,
         )
         if writes:
-            settings = {name: str(value) for name, value in flatten(config).items()}
+            public = without_secrets(flatten(config))
+            settings = {name: str(value) for name, value in public.items()}
             # One copy of the run folder is enough to tell of.
             kinds = config.logging.trackers
             if not workers.is_first:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from dragoman.notify import command_without_secrets, without_secrets
 from dragoman.records import GitState
 from dragoman.report.evidence import Evidence
 from dragoman.wording import in_bytes, plural
@@ -19,7 +20,7 @@ def identity_rows(evidence: Evidence) -> list[tuple[str, str]]:
     rows = [
         ("Run", evidence.name),
         ("Created", when(known.created)),
-        ("Command", shlex.join(known.command)),
+        ("Command", shlex.join(command_without_secrets(known.command))),
         ("Directory", known.directory),
         ("Dragoman", known.dragoman),
         ("Its commit", _git(known.git)),
@@ -62,14 +63,14 @@ def setting_rows(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections and settings as dotted names."""
+    """Sections and settings as dotted names, without secrets."""
     flat: dict[str, Any] = {}
     for section, table in settings.items():
         if isinstance(table, Mapping):
             flat |= {f"{section}.{key}": value for key, value in table.items()}
         else:
             flat[section] = table
-    return flat
+    return without_secrets(flat)
 
 
 def reproduce_lines(evidence: Evidence) -> list[str]:
