@@ -307,6 +307,33 @@ def test_evidence_is_not_spared_where_there_is_little(
 
 
 @pytest.mark.parametrize(
+    ("steps", "is_alive", "advice"),
+    [
+        (360, True, "Wait for step 240, when there will be 10 evaluations."),
+        (360, False, "Resume the run and wait for step 240, when there will be 10 evaluations."),
+        (230, True, "Wait for step 230, when there will be 10 evaluations."),  # The final one.
+        (216, True, "Evaluate more often: at least 10 evaluations over the run"),
+    ],
+)
+def test_who_has_planned_enough_evaluations_is_told_to_wait(
+    tmp_path: Path, steps: int, is_alive: bool, advice: str
+) -> None:
+    run = RunFolder(tmp_path)
+    run.settings = f"[training]\nsteps = {steps}\n[evaluation]\nevery_steps = 24\n"
+    run.begin()
+    for step in range(1, 48):
+        run.train(step)
+        if step == 24:
+            run.evaluate(step, 2.0, 20.0)
+    if not is_alive:
+        run.line("stop", 47, reason="signal", detail="")
+    evidence = load_evidence(run.write(), run.clock)
+    answers = {one.id: one for one in answer_all(evidence, analyse(evidence))}
+    for name in ("fully_trained", "overfitting"):
+        assert answers[name].next_step.startswith(advice)
+
+
+@pytest.mark.parametrize(
     ("kind", "advice"),
     [
         ("constant", "Evaluate more often: at least 10 evaluations over the run"),

@@ -1,5 +1,7 @@
 """Advice that several answers give."""
 
+import numpy as np
+
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
@@ -15,6 +17,10 @@ def evaluate_more_often(evidence: Evidence, schedule: RunSchedule | None) -> str
     """How to have enough evaluations, in this run or, if its schedule has ended, in another."""
     enough = int(EVALUATIONS_FOR_CONFIDENCE.value)
     last_step = evidence.history.train.last_step
+    enough_at = _planned_step(evidence, enough)
+    if enough_at is not None:
+        wait = "Wait" if evidence.state == "running" else "Resume the run and wait"
+        return f"{wait} for step {enough_at:,}, when there will be {enough} evaluations."
     if (
         schedule is not None
         and schedule.has_end
@@ -27,6 +33,19 @@ def evaluate_more_often(evidence: Evidence, schedule: RunSchedule | None) -> str
     return (
         f"Evaluate more often: at least {enough} evaluations over the run (evaluation.every_steps)."
     )
+
+
+def _planned_step(evidence: Evidence, enough: int) -> int | None:
+    """The step at which a run that goes on as planned has so many evaluations, if it will."""
+    total = evidence.setting("training", "steps")
+    every = evidence.setting("evaluation", "every_steps")
+    if total is None or every is None or evidence.state == "finished":
+        return None
+    series, last_step = evidence.evaluations, evidence.history.train.last_step
+    lacking = enough - (int(np.isfinite(series.loss).sum()) if series else 0)
+    step: int = (last_step // every + lacking) * every
+    # There is always one at the end.
+    return min(step, total) if lacking > 0 and last_step < total > step - every else None
 
 
 def spare_evaluations(findings: Findings) -> str:
