@@ -256,9 +256,11 @@ def test_local_steps_are_given_up_where_the_network_is_fast(config: Config) -> N
     assert "advice: set distributed.compression = 'none' and sync = 'gradients'" in text
 
 
-def test_checkpoints_of_local_steps_hold_the_outer_momentum_too(config: Config) -> None:
+def test_checkpoints_of_local_steps_hold_three_or_four_numbers_more(config: Config) -> None:
     assert disk_needed(100, config) == 6 * 12 * 100
-    assert disk_needed(100, configure(config, sync="local")) == 6 * 16 * 100
+    assert disk_needed(100, configure(config, sync="local", compression="none")) == 6 * 24 * 100
+    assert disk_needed(100, configure(config, sync="local", compression="int8")) == 6 * 28 * 100
+    assert disk_needed(100, configure(config, sync="auto")) == 6 * 28 * 100
 
 
 def test_checkpoints_of_muon_hold_one_moment_of_the_layers_matrices(config: Config) -> None:

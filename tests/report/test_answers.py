@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 
-from dragoman.config import OptimizerKind
+from dragoman.cluster.local_steps import OuterSteps
+from dragoman.config import Compression, DistributedSettings, OptimizerKind
 from dragoman.config_file import sections
 from dragoman.documents import items_of
 from dragoman.report import answers as answers_package
@@ -265,14 +267,20 @@ def test_overfitting_by_loss_alone_is_less_sure(
     assert ("BLEU was not measured" in answer["answer"]) == (bleu is None)
 
 
-def test_local_steps_keep_an_outer_momentum_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("compression", "numbers"), [("bf16", 3), ("int8", 4), ("int2", 4)])
+def test_local_steps_keep_as_many_numbers_as_they_have_tensors(
+    tmp_path: Path, compression: Compression, numbers: int
+) -> None:
+    settings = DistributedSettings(sync="local", compression=compression)
+    tensors = OuterSteps(torch.nn.Linear(3, 2, bias=False), settings, None).tensors()
+    assert len(tensors) == numbers
     run = calm_run(tmp_path)
     assert run.settings is not None
-    run.settings += '\n[distributed]\nsync = "local"\n'
+    run.settings += f'\n[distributed]\nsync = "local"\ncompression = "{compression}"\n'
     path = run.write()
     write_checkpoints(path, (60,))
     answer = answers_of(path)["checkpoint_files"]
-    assert answer["evidence"]["expected_bytes"] == 16 * PARAMETERS
+    assert answer["evidence"]["expected_bytes"] == (12 + 4 * numbers) * PARAMETERS
     assert "the outer momentum" in answer["answer"]
 
 

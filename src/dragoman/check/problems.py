@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dragoman.check.facts import Findings, MachineFacts
 from dragoman.config import Config, moments_kept, shape_of
 from dragoman.records import Link
+from dragoman.report.answers.time_and_sizes import kept_by_local_steps
 from dragoman.wording import in_bits_per_second, in_bytes, in_time
 
 # A link this far below the others, or a host this far behind them, holds everyone up.
@@ -115,6 +116,8 @@ def disk_needed(parameters: int, config: Config) -> int:
     """Bytes of all checkpoints that may lie there at a time, one being written included."""
     kept = config.checkpoints.keep_latest + 2 * config.checkpoints.keep_best + 1
     moments = moments_kept(config.optimizer.kind, parameters, shape_of(config.model))
-    # Weights, moments, and the outer momentum of local steps.
-    numbers = parameters + moments + parameters * (config.distributed.sync != "gradients")
-    return kept * FLOAT32_BYTES * numbers
+    sync, compression = config.distributed.sync, config.distributed.compression
+    if sync == "auto":
+        sync, compression = "local", "int8"  # The most that it may choose.
+    of_local_steps = len(kept_by_local_steps(sync, compression))
+    return kept * FLOAT32_BYTES * (parameters + moments + of_local_steps * parameters)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.config import ModelSettings, OptimizerKind, moments_kept, shape_of
+from dragoman.config import FEW_BITS, ModelSettings, OptimizerKind, moments_kept, shape_of
 from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, in_case, unknown
@@ -23,7 +23,7 @@ PURPOSES = {
     "weights.safetensors": "the model: every parameter in float32; all that is needed for "
     "translating",
     "optimizer.safetensors": "optimizer state of every parameter in float32 (with local steps "
-    "also the outer momentum); for resuming",
+    "also what they keep between two exchanges); for resuming",
     "state.json": "step, position in the corpus, best scores and checksums; for resuming",
 }
 MOMENTS: dict[OptimizerKind, str] = {
@@ -68,7 +68,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
         evidence={
             "seconds": found.wall,
             "split": found.parts,
-            "of_restarts": {"steps_made_in_vain": found.lost_steps},
+            "of_restarts": {"repeated_steps": found.lost_steps},
             "of_waiting": {
                 "set_up": found.set_up,
                 "paused": found.paused,
@@ -89,7 +89,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
 
 def _time_words(evidence: Evidence, found: Duration) -> str:
     opening = {
-        "running": "So far the run took",
+        "running": "So far the run has taken",
         "crashed": "Up to the point where its log ends, the run took",
     }.get(evidence.state, "The run took")
     split = ", ".join(
@@ -184,7 +184,7 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
             else f"the files are {in_bytes(-beyond)} short of that"
         )
         numbers = ", ".join(f"{count:,} {name}" for name, count in contents.items())
-        words += f" 4 bytes each for {numbers} are {expected:,} bytes; {rest}."
+        words += f" At 4 bytes each, {numbers} come to {expected:,} bytes; {rest}."
     return Answer(
         id="checkpoint_files",
         question=question,
@@ -217,9 +217,16 @@ def _contents(evidence: Evidence, parameters: int | None) -> dict[str, int]:
     except (KeyError, TypeError, AssertionError):
         return {}
     contents = {"weights": parameters or 0, MOMENTS[kind]: moments}
-    if evidence.setting("distributed", "sync") == "local":
-        contents["of the outer momentum"] = parameters or 0
-    return contents
+    sync, compression = (evidence.setting("distributed", name) for name in ("sync", "compression"))
+    return contents | dict.fromkeys(kept_by_local_steps(sync, compression), parameters or 0)
+
+
+def kept_by_local_steps(sync: str | None, compression: str | None) -> tuple[str, ...]:
+    """What a checkpoint holds of every parameter because of local steps, in words."""
+    if sync != "local":
+        return ()
+    kept = ("of a worker's own weights", "of the outer momentum", "of what was sent last")
+    return (*kept, "of what rounding kept back") if compression in FEW_BITS else kept
 
 
 def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
