@@ -42,6 +42,8 @@ def test_first_filter_that_catches_a_pair(source: str, target: str, reason: str 
 def test_identical_sides_are_dropped_on_request() -> None:
     settings = CleaningSettings(drop_identical=True)
     assert reason_to_drop("same", "same", settings) == "identical_sides"
+    assert reason_to_drop("Same", "SAME", settings) == "identical_sides"
+    assert reason_to_drop("same", "sane", settings) is None
 
 
 def test_scripts_without_blanks_count_characters() -> None:

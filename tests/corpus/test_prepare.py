@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from dragoman.config_file import load_config
+from dragoman.corpus import inputs
 from dragoman.corpus.demo import write_demo
+from dragoman.corpus.inputs import find_inputs, fingerprint_of
 from dragoman.corpus.manifest import PairCounts
 from dragoman.corpus.prepare import BUILDING, DROPPED, INSPECTED, prepare
 from dragoman.corpus.rows import pack
@@ -475,3 +477,14 @@ def test_every_file_is_on_the_disk_before_the_manifest_names_it(
     monkeypatch.setattr(Path, "replace", note_manifest)
     prepared(small_text)
     assert manifests == [[]]
+
+
+def test_a_corpus_is_prepared_again_where_a_filter_takes_other_pairs_than_before(
+    small_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small_text / "config.toml"
+    configs = [load_config(path, given) for given in ([], ["cleaning.drop_identical=true"])]
+    now = [fingerprint_of(config, find_inputs(config)) for config in configs]
+    monkeypatch.setattr(inputs, "_changed_filters", lambda *_: [])
+    before = [fingerprint_of(config, find_inputs(config)) for config in configs]
+    assert [one == other for one, other in zip(now, before, strict=True)] == [True, False]

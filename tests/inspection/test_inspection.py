@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,8 +11,9 @@ import pytest
 
 from dragoman.config import Config
 from dragoman.config_file import load_config
+from dragoman.corpus.build import build
 from dragoman.corpus.demo import SentencePair, generate
-from dragoman.corpus.inputs import find_inputs
+from dragoman.corpus.inputs import OldRun, OldSet, find_inputs
 from dragoman.corpus.manifest import read_manifest
 from dragoman.corpus.prepare import DROPPED, prepare
 from dragoman.inspection import command, inspect
@@ -208,6 +210,34 @@ def test_leaks_are_told_loudly(tmp_path: Path) -> None:
         ("test.test", 240),
     ]
     assert summary(found)[0].startswith("WARNING: 240 of ")
+
+
+def test_leaks_of_several_sets_and_of_the_old_run_are_found_and_dropped(tmp_path: Path) -> None:
+    old = [(f"{source} indeed", f"{target} genau") for source, target in CLEAN[:50]]
+    config = write_corpus(tmp_path, [*leaking(FEWER), *old], "cleaning.drop_leaked=true")
+    test = replace(config.corpus.validation["dev"], source=str(tmp_path / "test.en"))
+    test = replace(test, target=str(tmp_path / "test.de"))
+    config = replace(config, corpus=replace(config.corpus, validation={"same": test}))
+    sources, targets = zip(*old, strict=True)
+    old_run = OldRun("parent", (), {"news": OldSet(sources, targets, "")})
+    inputs = find_inputs(config, old_run)
+    overlaps = inspect.inspect_text(config, inputs, 1).overlaps
+    assert {one.name: one.found for one in overlaps} == {
+        "validation.same": 240,
+        "test.test": 240,
+        "old.news": len(set(sources)) + len(set(targets)),
+    }
+    (tmp_path / "built").mkdir()
+    manifest = build(config, inputs, tmp_path / "built", 1, "0" * 64).manifest
+    assert manifest.filters["leaked"] == 120 + 50
+
+
+def test_copies_that_are_found_are_those_that_are_dropped(tmp_path: Path) -> None:
+    damaged = some(lambda source, _: (source, source.upper()))(FEWER)
+    (finding,) = inspected(tmp_path, damaged).findings
+    assert finding.id == "copied"
+    config = load_config(tmp_path / "config.toml", ["cleaning.drop_identical=true"])
+    assert prepare(config, processes=1).filters["identical_sides"] == finding.count == 120
 
 
 def test_filters_are_off_unless_asked_for(tmp_path: Path) -> None:

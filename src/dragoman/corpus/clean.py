@@ -18,6 +18,7 @@ from dragoman.corpus.languages import PairLanguages
 from dragoman.corpus.suspects import (
     has_markup,
     is_mojibake,
+    is_same,
     near_key,
     numbers_differ,
     telling_key,
@@ -246,7 +247,7 @@ def reason_to_drop(source: str, target: str, settings: CleaningSettings) -> Filt
         return "too_many_words"
     if longer > settings.max_length_ratio * shorter:
         return "length_ratio"
-    if settings.drop_identical and source == target:
+    if settings.drop_identical and is_same(source, target):
         return "identical_sides"
     return None
 

@@ -1,7 +1,7 @@
 """Every file that goes into a prepared corpus, and the checksum of all that decides the outcome."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256 as hash_bytes
 from pathlib import Path
@@ -95,16 +95,29 @@ def find_inputs(config: Config, old: OldRun | None = None) -> Inputs:
     return Inputs(train, sets, list(models.values()), tags, old)
 
 
-def set_sentences(inputs: Inputs) -> tuple[dict[int, str], dict[int, str]]:
-    """Keys of the sentences of all validation and test sets, by side, each with its set's name."""
-    sides: tuple[dict[int, str], dict[int, str]] = ({}, {})
+SetSentences = dict[int, set[str]]  # Keys of sentences, each with the sets that have it.
+
+
+def set_sentences(inputs: Inputs) -> tuple[SetSentences, SetSentences]:
+    """The sentences of all sets that a run is evaluated on, by side."""
+    sides: tuple[SetSentences, SetSentences] = ({}, {})
+    for set_name, lines_of_sides in _set_lines(inputs):
+        for known, lines in zip(sides, lines_of_sides, strict=True):
+            for key in map(telling_key, lines):
+                if key is not None:
+                    known.setdefault(key, set()).add(set_name)
+    return sides
+
+
+def _set_lines(inputs: Inputs) -> Iterator[tuple[str, tuple[Sequence[str], Sequence[str]]]]:
+    """Both sides of every set in pieces, the old run's included, each with the set's name."""
     for kind, named in inputs.sets.items():
         for name, texts in named.items():
             for chunk in (one for text in texts for one in read_pairs(text, LINES_AT_ONCE)):
-                for known, lines in zip(sides, chunk, strict=True):
-                    keys = (telling_key(line) for line in lines)
-                    known |= {key: f"{kind}.{name}" for key in keys if key is not None}
-    return sides
+                yield f"{kind}.{name}", chunk
+    if inputs.old:
+        for name, one in inputs.old.sets.items():
+            yield f"old.{name}", (one.source, one.target)
 
 
 def fingerprint_of(config: Config, inputs: Inputs) -> str:
@@ -135,4 +148,16 @@ def fingerprint_of(config: Config, inputs: Inputs) -> str:
         identity["tags"] = [files.tag for files in inputs.texts()]
     if inputs.old:
         identity["old"] = {name: asdict(one) for name, one in inputs.old.sets.items()}
+    if changed := _changed_filters(config, inputs):
+        identity["changed_filters"] = changed
     return hash_bytes(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _changed_filters(config: Config, inputs: Inputs) -> list[str]:
+    """Filters that took other pairs before: a corpus prepared with them then is not up to date."""
+    cleaning = config.cleaning
+    changed = {
+        "identical_sides": cleaning.drop_identical,
+        "leaked": cleaning.drop_leaked and inputs.old,
+    }
+    return [name for name, is_changed in changed.items() if is_changed]

@@ -47,9 +47,14 @@ LEAST_WORDS = (
 )
 
 
+def is_same(source: str, target: str) -> bool:
+    """Whether both sides are the same, but for their case."""
+    return source == target or source.casefold() == target.casefold()
+
+
 def is_copied(source: str, target: str) -> bool:
     """Whether a sentence was not translated; names, numbers and the like need not be."""
-    if source != target and source.casefold() != target.casefold():
+    if not is_same(source, target):
         return False
     words = source.split()
     return sum(bool(_LETTER.search(word)) for word in words) >= LEAST_WORDS

@@ -166,8 +166,8 @@ class Tally:
         """How many sentences of each evaluation set stand in the training text, on either side."""
         known, found = Counter[str](), Counter[str]()
         for sentences, seen in zip(set_sentences(inputs), self.leaked, strict=True):
-            known.update(sentences.values())
-            found.update(sentences[key] for key in seen)
+            known.update(name for names in sentences.values() for name in names)
+            found.update(name for key in seen for name in sentences[key])
         return tuple(SetOverlap(name, known[name], found[name]) for name in known)
 
     def inspection(self, inputs: Inputs, languages: tuple[str, str], known: bool) -> Inspection:
