@@ -33,6 +33,7 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
     return [
         *_corpus_contradictions(config.corpus),
         *_mix_contradictions(config.corpus, config.stages),
+        *_cleaning_contradictions(config),
         *_vocabulary_contradictions(config.vocabulary, given),
         *model_contradictions(config.model),
         *_batch_contradictions(config),
@@ -106,6 +107,17 @@ def _mix_contradictions(corpus: CorpusSettings, stages: Sequence[StageSettings])
             yield f"stages[{place}].weights.{name}: no such text; known: {', '.join(names)}"
         if not any({**weights, **stage.weights}.values()):
             yield f"stages[{place}].weights: every weight is 0; give at least one text a weight"
+
+
+def _cleaning_contradictions(config: Config) -> Iterator[str]:
+    """Filters that could not take a single pair."""
+    texts = config.corpus.train
+    for name in ("drop_swapped_sides", "drop_wrong_language"):
+        if getattr(config.cleaning, name) and texts and all(text.tag for text in texts):
+            yield (
+                f"cleaning.{name} has no effect on texts with a tag, which does not say which "
+                "languages they are in, and every text has one; remove it"
+            )
 
 
 def _vocabulary_contradictions(

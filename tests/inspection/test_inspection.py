@@ -138,7 +138,7 @@ def test_clean_text_gives_an_empty_list(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "prepared/inspect.json").read_text()) == []
     assert "Nothing found" in page.read_text()
     assert summary(found) == ["no problems found in 4,000 pairs"]
-    assert found.languages_known
+    assert found.languages_checked == "everywhere"
     assert found.sampled == found.pairs == 4_000
     assert found.sides[0].words == sum(len(source.split()) for source, _ in CLEAN)
     assert sum(found.sides[1].lengths) == 4_000
@@ -232,6 +232,73 @@ def test_leaks_of_several_sets_and_of_the_old_run_are_found_and_dropped(tmp_path
     assert manifest.filters["leaked"] == 120 + 50
 
 
+TAGGED = '{ source = "back.de", target = "back.en", tag = "<2en>", name = "back" }'
+
+
+def write_tagged(folder: Path, lines: Lines, texts: str, *overrides: str) -> Config:
+    """A text without a tag, and one in the other direction with a tag."""
+    write_corpus(folder, lines)
+    for side, column in zip(("en", "de"), zip(*CLEAN[2_000:], strict=True), strict=True):
+        write_lines(folder / f"back.{side}", column)
+    (folder / "config.toml").write_text(re.sub("train = .*", f"train = [{texts}]", CONFIG))
+    return load_config(folder / "config.toml", overrides)
+
+
+UNTAGGED = '{ source = "train.en", target = "train.de", name = "plain" }'
+BY_LANGUAGE = ("cleaning.drop_swapped_sides=true", "cleaning.drop_wrong_language=true")
+
+
+@pytest.mark.parametrize("name", ["wrong_language", "swapped_sides"])
+def test_languages_are_checked_where_no_tag_may_change_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    damaged = DAMAGES[name][1](FEWER)
+    config = write_tagged(tmp_path, damaged, f"{UNTAGGED}, {TAGGED}", *BY_LANGUAGE)
+    found = inspect.inspect_text(config, find_inputs(config), 1)
+    assert "texts with a tag (<2en>) are not checked for wrong lang" in capsys.readouterr().err
+    assert [one.id for one in found.findings] == [name]
+    assert found.findings[0].count == pytest.approx(120, abs=40)
+    assert {one.file for one in found.findings[0].examples} == {"train.en"}
+    page = write_inspection(tmp_path / "prepared", config, found).read_text()
+    (other,) = {"wrong_language", "swapped_sides"} - {name}
+    assert f"<li>{KINDS[other].title}, in texts without a tag</li>" in page
+    assert "or texts have tags" in page
+    manifest = prepare(config, processes=1)
+    assert "texts with a tag (<2en>) are left as they are" in capsys.readouterr().err
+    assert manifest.corpora is not None
+    assert manifest.corpora["back"].pairs == len(CLEAN[2_000:])
+    assert manifest.filters[name] == pytest.approx(120, abs=40)
+    assert manifest.corpora["plain"].pairs == len(FEWER) - sum(manifest.filters.values())
+
+
+def test_what_tags_keep_from_being_checked_is_not_called_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_tagged(tmp_path, FEWER, TAGGED)
+    command.inspect_corpus(config, 1)
+    assert "are not checked for wrong languages and swapped sides" in capsys.readouterr().err
+    page = (tmp_path / "prepared/inspect.html").read_text()
+    assert f"{len(KINDS) - 2} kinds of damage checked" in page
+    assert KINDS["wrong_language"].title not in page
+    assert KINDS["swapped_sides"].title not in page
+    for setting in BY_LANGUAGE:
+        code, errors = refusal(capsys, "prepare", tmp_path / "config.toml", setting)
+        assert code == 2
+        assert f"{setting.removesuffix('=true')} has no effect on texts with a tag" in errors
+
+
+def test_two_texts_with_the_same_damage_in_the_same_lines_give_examples(tmp_path: Path) -> None:
+    texts = UNTAGGED, '{ source = "back.en", target = "back.en", name = "back" }'
+    copies = [(source, source) for source, _ in FEWER]
+    config = write_tagged(tmp_path, copies, ", ".join(texts))
+    (finding,) = [
+        one
+        for one in inspect.inspect_text(config, find_inputs(config), 1).findings
+        if one.id == "copied"
+    ]
+    assert {one.file for one in finding.examples} == {"train.en", "back.en"}
+
+
 def test_copies_that_are_found_are_those_that_are_dropped(tmp_path: Path) -> None:
     damaged = some(lambda source, _: (source, source.upper()))(FEWER)
     (finding,) = inspected(tmp_path, damaged).findings
@@ -279,7 +346,7 @@ def test_languages_that_nobody_knows_are_passed_over(
 ) -> None:
     config = write_corpus(tmp_path, CLEAN[:100], "corpus.target_language=klingon")
     found = inspect.inspect_text(config, find_inputs(config), 1)
-    assert not found.languages_known
+    assert found.languages_checked == "nowhere"
     assert "wrong languages are not checked" in capsys.readouterr().err
     code, errors = refusal(
         capsys,

@@ -12,7 +12,7 @@ import numpy as np
 from dragoman import __version__
 from dragoman.config import Config, VocabularySettings, corpus_names, is_mix
 from dragoman.console import say
-from dragoman.corpus.clean import Cleaning, Dropped, filters_of
+from dragoman.corpus.clean import Cleaning, Dropped, filters_of, language_filters_of
 from dragoman.corpus.inputs import Inputs, OldRun, set_sentences
 from dragoman.corpus.manifest import (
     SIDES,
@@ -166,6 +166,11 @@ def _cleaning(config: Config, inputs: Inputs) -> Cleaning:
     if config.cleaning.drop_leaked:
         keys = {key for side in set_sentences(inputs) for key in side}
     languages = config.corpus.source_language, config.corpus.target_language
+    if (by_language := language_filters_of(config.cleaning)) and inputs.train_tags:
+        say(
+            f"{' and '.join(by_language)}: texts with a tag ({', '.join(inputs.train_tags)}) are "
+            "left as they are, because a tag does not say which languages they are in"
+        )
     return Cleaning(config.cleaning, languages, frozenset(keys))
 
 

@@ -94,6 +94,12 @@ def filters_of(settings: CleaningSettings) -> list[str]:
     ]
 
 
+def language_filters_of(settings: CleaningSettings) -> list[str]:
+    """The settings that are on and drop pairs by their languages."""
+    names = ("drop_swapped_sides", "drop_wrong_language")
+    return [f"cleaning.{name}" for name in names if getattr(settings, name)]
+
+
 @dataclass(frozen=True)
 class Cleaning:
     """All that decides whether a pair is kept."""
@@ -158,7 +164,7 @@ def clean_chunk(chunk: RawChunk, cleaning: Cleaning) -> CleanChunk:
         for lines, path in ((chunk.source, paths[0]), (chunk.target, paths[-1]))
     )
     shifted = _shifted(sources, targets, settings)
-    judge = _Judge(cleaning)
+    judge = _Judge(cleaning, languages_are_known=chunk.files.languages_are_known)
     sieve = _Sieve(chunk)
     kept_sources, kept_targets, digests, near = [], [], [], []
     for place, (source, target) in enumerate(zip(sources, targets, strict=True)):
@@ -207,10 +213,10 @@ def _shifted(
 class _Judge:
     """The filters that are off unless asked for."""
 
-    def __init__(self, cleaning: Cleaning) -> None:
+    def __init__(self, cleaning: Cleaning, *, languages_are_known: bool) -> None:
         self._settings = settings = cleaning.settings
         self._set_keys = cleaning.set_keys if settings.drop_leaked else frozenset()
-        by_language = settings.drop_wrong_language or settings.drop_swapped_sides
+        by_language = languages_are_known and language_filters_of(settings)
         self._languages = PairLanguages(*cleaning.languages) if by_language else None
 
     def reason(self, source: str, target: str) -> FilterName | None:

@@ -7,7 +7,7 @@ from hashlib import sha256 as hash_bytes
 from pathlib import Path
 
 from dragoman.config import Config, corpus_names, is_mix
-from dragoman.corpus.clean import FILTERS
+from dragoman.corpus.clean import FILTERS, language_filters_of
 from dragoman.corpus.manifest import FORMAT
 from dragoman.corpus.subwords import Subwords, load_subwords
 from dragoman.corpus.suspects import telling_key
@@ -45,6 +45,11 @@ class Inputs:
     models: list[Path]
     tags: list[str]  # Of all texts.
     old: OldRun | None
+
+    @property
+    def train_tags(self) -> list[str]:
+        """Tags of the training texts whose languages are therefore not known."""
+        return sorted({text.tag for text in self.train if not text.languages_are_known})
 
     def texts(self) -> list[TextFiles]:
         """All texts, in a fixed order."""
@@ -159,5 +164,6 @@ def _changed_filters(config: Config, inputs: Inputs) -> list[str]:
     changed = {
         "identical_sides": cleaning.drop_identical,
         "leaked": cleaning.drop_leaked and inputs.old,
+        "languages": language_filters_of(cleaning) and inputs.train_tags,
     }
     return [name for name, is_changed in changed.items() if is_changed]

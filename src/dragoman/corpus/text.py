@@ -73,6 +73,11 @@ class TextFiles:
         """The files to read."""
         return (self.source,) if self.target is None else (self.source, self.target)
 
+    @property
+    def languages_are_known(self) -> bool:
+        """Whether it is surely in the config's languages; a tag may stand for other ones."""
+        return not self.tag
+
 
 @dataclass(frozen=True)
 class RawChunk:

@@ -31,7 +31,7 @@ Places = list[int]  # Lines of the chunk, from 0.
 class Watched:
     """What lines are compared with."""
 
-    languages: tuple[str, str] | None  # None if they cannot be told from others.
+    languages: tuple[str, str] | None  # Of texts without a tag; None if nothing can tell them.
     share: float  # Of the lines, whose language and script are looked at.
     set_keys: tuple[frozenset[int], frozenset[int]]  # Of sentences of validation and test sets.
 
@@ -82,7 +82,8 @@ def inspect_chunk(chunk: RawChunk, watched: Watched) -> ChunkFound:
         for lines, raws in zip(sides, (chunk.source, chunk.target), strict=True)
         for line, raw in zip(lines, raws, strict=True)
     )
-    languages = PairLanguages(*watched.languages) if watched.languages else None
+    expected = watched.languages if chunk.files.languages_are_known else None
+    languages = PairLanguages(*expected) if expected else None
     lengths = [np.fromiter(map(len, side), np.int64, len(side)) for side in sides]
     shifted = out_of_step(*lengths)
     for place in np.flatnonzero(shifted).tolist():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from dragoman.documents import item
 
@@ -118,15 +119,20 @@ class SetOverlap:
     found: int
 
 
+# In all texts, in those without a tag, or in none.
+LanguagesChecked = Literal["everywhere", "untagged", "nowhere"]
+BY_LANGUAGE = ("swapped_sides", "wrong_language")
+
+
 @dataclass(frozen=True)
 class Inspection:
     """All that is known about the training text of a config."""
 
     pairs: int
     unreadable: int
-    sampled: int  # Pairs whose languages were looked at.
+    sampled: int  # Pairs whose scripts were looked at, and languages where these are known.
     languages: tuple[str, str]
-    languages_known: bool
+    languages_checked: LanguagesChecked
     sides: tuple[SideSize, SideSize]
     overlaps: tuple[SetOverlap, ...]
     findings: tuple[Finding, ...]

@@ -10,7 +10,7 @@ from dragoman.corpus.languages import knows
 from dragoman.corpus.passes import LINES_PER_CHUNK, ordered_map, worker_pool
 from dragoman.corpus.text import read_chunks
 from dragoman.inspection.chunk import Watched, inspect_chunk
-from dragoman.inspection.findings import Inspection
+from dragoman.inspection.findings import Inspection, LanguagesChecked
 from dragoman.inspection.tally import Tally
 
 SAMPLED_PAIRS = 20_000  # Whose languages are looked at: enough for a rate of 1% to within 0.15%.
@@ -19,16 +19,10 @@ SAMPLED_PAIRS = 20_000  # Whose languages are looked at: enough for a rate of 1%
 def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
     """Look at all training text of a config."""
     languages = config.corpus.source_language, config.corpus.target_language
-    # Of texts with tags each may be in languages of its own.
-    known = all(map(knows, languages)) and not inputs.tags and languages[0] != languages[1]
-    if not known and not inputs.tags:
-        say(
-            f"corpus.source_language = {languages[0]!r} and target_language = {languages[1]!r} "
-            "cannot be told apart: wrong languages are not checked"
-        )
+    checked = _languages_checked(languages, inputs)
     keys = tuple(frozenset(side) for side in set_sentences(inputs))
     share = min(1.0, SAMPLED_PAIRS / max(1, _estimate_pairs(inputs)))
-    watched = Watched(languages if known else None, share, (keys[0], keys[1]))
+    watched = Watched(None if checked == "nowhere" else languages, share, (keys[0], keys[1]))
     tally = Tally()
     packed_bytes = sum(path.stat().st_size for files in inputs.train for path in files.paths)
     # Workers are some chunks ahead; the lines of these are kept for examples.
@@ -43,7 +37,25 @@ def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
         for found, chunk in zip(ordered_map(pool, look, chunks, processes), same, strict=True):
             tally.add(chunk, found)
             progress.advance(chunk.packed_bytes)
-    return tally.inspection(inputs, languages, known)
+    return tally.inspection(inputs, languages, checked)
+
+
+def _languages_checked(languages: tuple[str, str], inputs: Inputs) -> LanguagesChecked:
+    """Where languages can be checked; where not, say why."""
+    if not all(map(knows, languages)) or languages[0] == languages[1]:
+        say(
+            f"corpus.source_language = {languages[0]!r} and target_language = {languages[1]!r} "
+            "cannot be told apart: wrong languages are not checked"
+        )
+        return "nowhere"
+    if not inputs.train_tags:
+        return "everywhere"
+    say(
+        f"texts with a tag ({', '.join(inputs.train_tags)}) are not checked for wrong languages "
+        "and swapped sides: a tag does not say which languages they are in"
+    )
+    is_any_known = any(files.languages_are_known for files in inputs.train)
+    return "untagged" if is_any_known else "nowhere"
 
 
 def _estimate_pairs(inputs: Inputs) -> float:

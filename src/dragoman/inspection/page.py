@@ -11,7 +11,7 @@ from dragoman.corpus.prepare import INSPECTED
 from dragoman.documents import decode, parse
 from dragoman.files import write_whole
 from dragoman.inspection.chunk import WORDS_PER_BAR
-from dragoman.inspection.findings import KINDS, Finding, Inspection, SideSize
+from dragoman.inspection.findings import BY_LANGUAGE, KINDS, Finding, Inspection, SideSize
 from dragoman.languages import language_name
 from dragoman.report.page.templating import as_json, render
 from dragoman.wording import in_percent, plural
@@ -80,7 +80,6 @@ def _side(one: Finding) -> str:
 
 def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
     names = [Path(text.source or text.tsv).name for text in config.corpus.train]
-    was_found = {one.id for one in found.findings}
     languages = [language_name(code) for code in found.languages]
     return {
         "title": folder.name,
@@ -89,7 +88,7 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
         "unreadable": found.unreadable,
         "sampled": f"{found.sampled:,}",
         "languages": languages,
-        "languages_known": found.languages_known,
+        "languages_known": found.languages_checked == "everywhere",
         "overlaps": [
             {
                 "name": one.name,
@@ -102,7 +101,7 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
             if one.sentences
         ],
         "findings": [_finding_values(one) for one in found.findings],
-        "checked": [kind.title for name, kind in KINDS.items() if name not in was_found],
+        "checked": _not_found(found),
         "sides": [
             _side_values(name, language, size, found.pairs)
             for name, language, size in zip(
@@ -112,6 +111,19 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
         "words_per_bar": WORDS_PER_BAR,
         "version": __version__,
     }
+
+
+def _not_found(found: Inspection) -> list[str]:
+    """What was checked and not found."""
+    was_found = {one.id for one in found.findings}
+    titles = []
+    for name, kind in KINDS.items():
+        is_everywhere = name not in BY_LANGUAGE or found.languages_checked == "everywhere"
+        if name not in was_found and is_everywhere:
+            titles.append(kind.title)
+        elif name not in was_found and found.languages_checked == "untagged":
+            titles.append(f"{kind.title}, in texts without a tag")
+    return titles
 
 
 def _finding_values(one: Finding) -> dict[str, Any]:

@@ -13,18 +13,19 @@ from dragoman.corpus.inputs import Inputs, set_sentences
 from dragoman.corpus.text import RawChunk
 from dragoman.inspection.chunk import BARS, ChunkFound, read_lines
 from dragoman.inspection.findings import (
+    BY_LANGUAGE,
     EXAMPLES,
     KINDS,
     Example,
     Finding,
     Inspection,
+    LanguagesChecked,
     SetOverlap,
     SideSize,
     wilson,
 )
 
 MOST_KEYS = 200_000  # Of pairs that are remembered to find their near duplicates.
-SAMPLED = ("wrong_language", "swapped_sides")
 
 
 class _Ranked(NamedTuple):
@@ -130,6 +131,7 @@ class Tally:
             for place in places
         ]
         known = self.examples.get(what, [])
+        # Lines of several texts may have one number, and examples no order.
         self.examples[what] = heapq.nsmallest(EXAMPLES, [*known, *ranked], key=lambda one: one.rank)
 
     def findings(self) -> tuple[Finding, ...]:
@@ -141,7 +143,7 @@ class Tally:
     def _finding(self, name: str, side: str) -> Finding | None:
         hits = self.counts[name, side]
         tried, part = self.pairs, 1
-        if name in SAMPLED:
+        if name in BY_LANGUAGE:
             tried = self.sampled
         elif name == "near_duplicate" and hits:
             hits, part = self.near.count, self.near.part
@@ -158,7 +160,7 @@ class Tally:
             count=round(rate * self.pairs),
             rate=rate,
             interval=interval,
-            examples=tuple(one.example for one in sorted(self.examples[name, side])),
+            examples=tuple(one.example for one in self.examples[name, side]),
             setting=KINDS[name].setting,
         )
 
@@ -170,7 +172,9 @@ class Tally:
             found.update(name for key in seen for name in sentences[key])
         return tuple(SetOverlap(name, known[name], found[name]) for name in known)
 
-    def inspection(self, inputs: Inputs, languages: tuple[str, str], known: bool) -> Inspection:
+    def inspection(
+        self, inputs: Inputs, languages: tuple[str, str], checked: LanguagesChecked
+    ) -> Inspection:
         """All of it."""
         source, target = (
             SideSize(
@@ -189,7 +193,7 @@ class Tally:
             unreadable=self.unreadable,
             sampled=self.sampled,
             languages=languages,
-            languages_known=known,
+            languages_checked=checked,
             sides=(source, target),
             overlaps=self.overlaps(inputs),
             findings=self.findings(),
