@@ -1,5 +1,6 @@
 """Good text, damaged in known ways: each kind is found with its rate, and nothing in clean text."""
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from random import Random
 
 import pytest
 
-from dragoman.config import Config
+from dragoman.config import CleaningSettings, Config
 from dragoman.config_file import load_config
 from dragoman.corpus.build import build
 from dragoman.corpus.demo import SentencePair, generate
@@ -47,7 +48,9 @@ def write_corpus(folder: Path, lines: Lines, *overrides: str) -> Config:
     }
     for name, pairs in texts.items():
         for side, column in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
-            write_lines(folder / f"{name}.{side}", column)
+            # Half characters stand for bytes that are not UTF-8.
+            text = "".join(f"{line}\n" for line in column)
+            (folder / f"{name}.{side}").write_bytes(text.encode(errors="surrogateescape"))
     (folder / "config.toml").write_text(CONFIG)
     return load_config(folder / "config.toml", overrides)
 
@@ -94,6 +97,10 @@ def leaking(lines: Lines) -> Lines:
     return damaged
 
 
+def shown(text: str) -> str:
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def misread(text: str) -> str:
     return text.encode().decode("cp1252", errors="replace")
 
@@ -107,6 +114,7 @@ PAIR_DAMAGES: dict[str, tuple[str, Callable[[str, str], tuple[str, str]]]] = {
     "mojibake": ("target", lambda source, target: (source, misread(f"{target} Ä"))),
     "markup": ("source", lambda source, target: (f"<p>{source}&nbsp;</p>", target)),
     "numbers_differ": ("both", lambda source, target: (f"{source} 7391", f"{target} 8462")),
+    "invalid_utf8": ("target", lambda source, target: (source, f"{target} \udcfc")),
 }
 DAMAGES: dict[str, tuple[str, Callable[[Lines], Lines], float]] = {
     **{name: (side, some(damage), RATE) for name, (side, damage) in PAIR_DAMAGES.items()},
@@ -125,7 +133,7 @@ def test_the_documented_rates_are_those_of_the_code() -> None:
     told = " ".join(page.split())
     for name, kind in KINDS.items():
         assert f"`{name}` |" in told
-        assert f"`{kind.setting}`" in told
+        assert f"`{kind.setting if kind.value is True else kind.remedy}`" in told
         if kind.least_rate:
             (rate,) = re.findall(rf"([\d.]+)% for (?:`\w+` and )?`{name}`", told)
             assert float(rate) / 100 == pytest.approx(kind.least_rate)
@@ -137,7 +145,7 @@ def test_clean_text_gives_an_empty_list(tmp_path: Path) -> None:
     page = write_inspection(tmp_path / "prepared", load_config(tmp_path / "config.toml"), found)
     assert json.loads((tmp_path / "prepared/inspect.json").read_text()) == []
     assert "Nothing found" in page.read_text()
-    assert summary(found) == ["no problems found in 4,000 pairs"]
+    assert summary(found, CleaningSettings()) == ["no problems found in 4,000 pairs"]
     assert found.languages_checked == "everywhere"
     assert found.sampled == found.pairs == 4_000
     assert found.sides[0].words == sum(len(source.split()) for source, _ in CLEAN)
@@ -155,16 +163,17 @@ def test_each_damage_is_found_with_its_rate_and_no_other(tmp_path: Path, name: s
     assert (finding["id"], finding["side"]) == (name, side)
     assert finding["rate"] == pytest.approx(rate, abs=WITHIN)
     assert finding["count"] == pytest.approx(rate * len(FEWER), abs=WITHIN * len(FEWER))
-    assert finding["setting"] == KINDS[name].setting
+    kind = KINDS[name]
+    assert finding["setting"] == (kind.setting if kind.value is True else kind.remedy)
     assert len(finding["examples"]) == 10
     for example in finding["examples"]:
         source, target = damaged[example["line"] - 1]
-        assert (example["source"], example["target"]) == (source, target)
+        assert (example["source"], example["target"]) == (source, shown(target))
         if name != "misaligned":  # Whole stretches are told, ends included.
             assert (source, target) != FEWER[example["line"] - 1]
-    page = (tmp_path / "prepared/inspect.html").read_text()
-    assert KINDS[name].title in page
-    assert f"{KINDS[name].setting} = true" in page
+    page = html.unescape((tmp_path / "prepared/inspect.html").read_text())
+    assert kind.title in page
+    assert kind.remedy in page
 
 
 def damaged_in_every_way() -> Lines:
@@ -186,7 +195,7 @@ def damaged_in_every_way() -> Lines:
 
 def test_the_settings_of_all_findings_drop_what_was_found(tmp_path: Path) -> None:
     damaged = damaged_in_every_way()
-    settings = [f"{kind.setting}=true" for kind in KINDS.values()]
+    settings = [kind.remedy.replace(" ", "") for kind in KINDS.values()]
     manifest = prepare(write_corpus(tmp_path, damaged, *settings), processes=1)
     dropped = json.loads((tmp_path / "prepared" / DROPPED).read_text())
     for kind in KINDS:
@@ -196,6 +205,9 @@ def test_the_settings_of_all_findings_drop_what_was_found(tmp_path: Path) -> Non
         assert len(dropped[name]) == 20
         for sample in dropped[name]:
             pair = (sample["source"], sample["target"])
+            if name == "invalid_utf8":
+                assert pair == (damaged[sample["line"] - 1][0], "")
+                continue
             assert pair in damaged
             if sample["line"]:
                 assert damaged[sample["line"] - 1] == pair
@@ -209,7 +221,7 @@ def test_leaks_are_told_loudly(tmp_path: Path) -> None:
         ("validation.dev", 0),
         ("test.test", 240),
     ]
-    assert summary(found)[0].startswith("WARNING: 240 of ")
+    assert summary(found, CleaningSettings())[0].startswith("WARNING: 240 of ")
 
 
 def test_leaks_of_several_sets_and_of_the_old_run_are_found_and_dropped(tmp_path: Path) -> None:
@@ -230,6 +242,60 @@ def test_leaks_of_several_sets_and_of_the_old_run_are_found_and_dropped(tmp_path
     (tmp_path / "built").mkdir()
     manifest = build(config, inputs, tmp_path / "built", 1, "0" * 64).manifest
     assert manifest.filters["leaked"] == 120 + 50
+
+
+def test_what_is_dropped_already_is_told_without_alarm_or_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = [*leaking(FEWER), *DAMAGES["markup"][1](CLEAN[2_000:])]
+    config = write_corpus(
+        tmp_path, damaged, "cleaning.drop_leaked=true", "cleaning.drop_markup=true"
+    )
+    prepare(config, processes=1)
+    command.inspect_prepared(config, 1)
+    told = capsys.readouterr().out
+    assert "WARNING" not in told
+    assert "240 of 400 sentences of test.test are in the raw training text; prepare drops" in told
+    assert re.search(r"HTML and boilerplate .* pairs; prepare drops them \(cleaning", told)
+    page = (tmp_path / "prepared/inspect.html").read_text()
+    assert "Scores will be too high" not in page
+    assert "240 (60%, dropped by prepare)" in page
+    assert page.count("120 pairs, dropped by prepare") == 4  # Of both, as card and verdict.
+    command.inspect_prepared(config, 1)
+    assert not capsys.readouterr().out, "nothing is left that has to be told every time"
+
+
+def test_text_that_cannot_be_read_is_not_called_clean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_corpus(tmp_path, FEWER)
+    lines = [f"{target}\n".encode("latin-1", errors="replace") for _, target in FEWER]
+    (tmp_path / "train.de").write_bytes(b"".join(lines))
+    unreadable = [number for number, line in enumerate(lines, 1) if not line.isascii()]
+    command.inspect_corpus(config, 1)
+    told = capsys.readouterr().out
+    assert f"{len(unreadable):,} pairs; convert the file, or cleaning.invalid_utf8 =" in told
+    (finding,) = json.loads((tmp_path / "prepared/inspect.json").read_text())
+    assert (finding["id"], finding["side"]) == ("invalid_utf8", "target")
+    assert finding["count"] == len(unreadable)
+    assert {one["line"] for one in finding["examples"]} <= set(unreadable)
+    assert all("\ufffd" in one["target"] for one in finding["examples"])
+    page = (tmp_path / "prepared/inspect.html").read_text()
+    assert f"{len(unreadable):,} lines that are not UTF-8" in page
+
+
+def test_a_blank_line_is_read(tmp_path: Path) -> None:
+    assert inspected(tmp_path, [*FEWER, ("\N{NO-BREAK SPACE}", "x")]).findings == ()
+
+
+def test_no_text_is_not_called_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_corpus(tmp_path, FEWER)
+    for side in ("en", "de"):
+        (tmp_path / f"train.{side}").write_bytes(b"")
+    command.inspect_corpus(config, 1)
+    assert "there are no pairs in the training text\n" in capsys.readouterr().out
+    page = (tmp_path / "prepared/inspect.html").read_text()
+    assert "0 kinds of damage checked" in page
 
 
 TAGGED = '{ source = "back.de", target = "back.en", tag = "<2en>", name = "back" }'

@@ -41,7 +41,6 @@ class ChunkFound:
     """What was found in a chunk; places by finding and side."""
 
     pairs: int
-    unreadable: int = 0
     sampled: int = 0
     places: dict[tuple[str, str], Places] = field(default_factory=dict)
     leaked: list[tuple[int, int]] = field(default_factory=list)  # Side and key.
@@ -60,28 +59,15 @@ class ChunkFound:
         self.places.setdefault((identity, side), []).append(place)
 
 
-def read_lines(chunk: RawChunk) -> tuple[list[str], list[str]]:
-    """Both sides as they are inspected; what is not UTF-8 is empty."""
-    paths = chunk.files.paths
-    source, target = (
-        [
-            normalize(line or "", False).strip()
-            for line in decode(lines, path, chunk.first_line, skip=True)
-        ]
-        for lines, path in ((chunk.source, paths[0]), (chunk.target, paths[-1]))
-    )
-    return source, target
+def show(line: bytes) -> str:
+    """A line as it is inspected, or with marks where it is not UTF-8."""
+    return normalize(line.decode(errors="replace"), False).strip()
 
 
 def inspect_chunk(chunk: RawChunk, watched: Watched) -> ChunkFound:
     """Look at every pair; runs in a worker process."""
-    sides = read_lines(chunk)
-    found = ChunkFound(len(sides[0]))
-    found.unreadable = sum(
-        not line and bool(raw.strip())
-        for lines, raws in zip(sides, (chunk.source, chunk.target), strict=True)
-        for line, raw in zip(lines, raws, strict=True)
-    )
+    found = ChunkFound(len(chunk.source))
+    sides = _read_lines(chunk, found)
     expected = watched.languages if chunk.files.languages_are_known else None
     languages = PairLanguages(*expected) if expected else None
     lengths = [np.fromiter(map(len, side), np.int64, len(side)) for side in sides]
@@ -111,6 +97,24 @@ def inspect_chunk(chunk: RawChunk, watched: Watched) -> ChunkFound:
     found.near, found.exact = (np.array(keys, dtype=np.uint64) for keys in (near, exact))
     _measure(found, sides)
     return found
+
+
+def _read_lines(chunk: RawChunk, found: ChunkFound) -> tuple[list[str], list[str]]:
+    """Both sides as they are inspected; what is not UTF-8 is found, and empty from then on."""
+    paths = chunk.files.paths
+    sources, targets = (
+        decode(lines, path, chunk.first_line, skip=True)
+        for lines, path in ((chunk.source, paths[0]), (chunk.target, paths[-1]))
+    )
+    for place, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        if source is None or target is None:
+            side = "target" if source is not None else "source" if target is not None else "both"
+            found.add("invalid_utf8", side, place)
+    return _plain(sources), _plain(targets)
+
+
+def _plain(lines: list[str | None]) -> list[str]:
+    return [normalize(line or "", False).strip() for line in lines]
 
 
 def _look_at_sides(found: ChunkFound, place: int, source: str, target: str) -> None:

@@ -21,7 +21,7 @@ def inspect_corpus(config: Config, processes: int | None = None, old: OldRun | N
     cores = processes or len(os.sched_getaffinity(0))
     found = inspect_text(config, find_inputs(config, old), cores)
     page = write_inspection(Path(config.corpus.folder), config, found)
-    for line in summary(found):
+    for line in summary(found, config.cleaning):
         print(line)
     print(page)
 
@@ -36,5 +36,5 @@ def inspect_prepared(
     findings = read_findings(folder) if is_new else None
     if findings is None:
         inspect_corpus(config, processes, old)
-    elif warning := leak_warning(findings):
+    elif warning := leak_warning(findings, config.cleaning):
         print(f"{warning}\n{page}")

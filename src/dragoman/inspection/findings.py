@@ -1,9 +1,11 @@
 """The findings of an inspection that matter: how often, how certain, and examples."""
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Literal
 
+from dragoman.config import CleaningSettings
 from dragoman.documents import item
 
 EXAMPLES = 10
@@ -17,12 +19,33 @@ class Kind:
     meaning: str
     least_rate: float  # Of pairs; a few odd lines stand in every clean corpus.
     setting: str
+    value: bool | str = True  # Of the setting.
+    better: str = ""  # Than dropping pairs.
+
+    @property
+    def remedy(self) -> str:
+        """The line of a config that drops such pairs."""
+        return f"{self.setting} = {json.dumps(self.value)}"
+
+    def is_dropped(self, cleaning: CleaningSettings) -> bool:
+        """Whether the config has that line."""
+        return bool(getattr(cleaning, self.setting.removeprefix("cleaning.")) == self.value)
 
 
 KINDS = {
+    "invalid_utf8": Kind(
+        "Not UTF-8",
+        "Such a line cannot be read or checked for anything else, and stops prepare unless it is "
+        "skipped. If there are many, the file has another encoding: convert it.",
+        0.0,
+        "cleaning.invalid_utf8",
+        "skip",
+        "convert the file",
+    ),
     "leaked": Kind(
         "Test or validation sentences in the training text",
-        "Scores on these sets will be too high: the model has seen the answers.",
+        "Unless they are dropped, scores on these sets will be too high: the model has seen the "
+        "answers.",
         0.0,
         "cleaning.drop_leaked",
     ),
@@ -97,7 +120,7 @@ class Finding:
     rate: float = item("of all pairs")
     interval: tuple[float, float] | None = item("95%, of the rate; null if every pair was seen")
     examples: tuple[Example, ...] = item("up to ten")
-    setting: str = item("that drops such pairs")
+    setting: str = item("that drops such pairs if true, or with the value that it has to have")
 
 
 @dataclass(frozen=True)
@@ -129,7 +152,6 @@ class Inspection:
     """All that is known about the training text of a config."""
 
     pairs: int
-    unreadable: int
     sampled: int  # Pairs whose scripts were looked at, and languages where these are known.
     languages: tuple[str, str]
     languages_checked: LanguagesChecked

@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import __version__
-from dragoman.config import Config
+from dragoman.config import CleaningSettings, Config
 from dragoman.corpus.prepare import INSPECTED
 from dragoman.documents import decode, parse
 from dragoman.files import write_whole
 from dragoman.inspection.chunk import WORDS_PER_BAR
-from dragoman.inspection.findings import BY_LANGUAGE, KINDS, Finding, Inspection, SideSize
+from dragoman.inspection.findings import (
+    BY_LANGUAGE,
+    KINDS,
+    Finding,
+    Inspection,
+    SetOverlap,
+    SideSize,
+)
 from dragoman.languages import language_name
 from dragoman.report.page.templating import as_json, render
 from dragoman.wording import in_percent, plural
@@ -35,35 +42,46 @@ def read_findings(folder: Path) -> list[Finding] | None:
         return None
 
 
-def leak_warning(findings: Sequence[Finding]) -> str:
-    """What must not be overlooked, however often it was said; empty if nothing leaked."""
+def leak_warning(findings: Sequence[Finding], cleaning: CleaningSettings) -> str:
+    """What must not be overlooked, however often it was said; empty if no leak is left."""
     pairs = sum(one.count for one in findings if one.id == "leaked")
-    if not pairs:
+    kind = KINDS["leaked"]
+    if not pairs or kind.is_dropped(cleaning):
         return ""
     return (
         f"WARNING: {plural(pairs, 'pair')} of the training text {'has' if pairs == 1 else 'have'} "
         "a sentence of a validation or test set; scores on it will flatter the model "
-        "(cleaning.drop_leaked = true drops them)"
+        f"({kind.remedy} drops them)"
     )
 
 
-def summary(found: Inspection) -> list[str]:
+def summary(found: Inspection, cleaning: CleaningSettings) -> list[str]:
     """What a person should know at once."""
-    lines = []
-    for overlap in found.overlaps:
-        if overlap.found:
-            lines.append(
-                f"WARNING: {overlap.found:,} of {overlap.sentences:,} sentences of "
-                f"{overlap.name} are in the training text; scores on it will be too high "
-                "(cleaning.drop_leaked = true drops them)"
-            )
-    lines += [
-        f"{KINDS[one.id].title} ({_side(one)}): {rate_words(one)}, about "
-        f"{one.count:,} pairs; {one.setting} = true drops them"
-        for one in found.findings
-        if one.id != "leaked"
-    ]
+    if not found.pairs:
+        return ["there are no pairs in the training text"]
+    lines = [_leak_line(one, cleaning) for one in found.overlaps if one.found]
+    lines += [_finding_line(one, cleaning) for one in found.findings if one.id != "leaked"]
     return lines or [f"no problems found in {found.pairs:,} pairs"]
+
+
+def _leak_line(overlap: SetOverlap, cleaning: CleaningSettings) -> str:
+    kind = KINDS["leaked"]
+    what = f"{overlap.found:,} of {overlap.sentences:,} sentences of {overlap.name} are in the"
+    if kind.is_dropped(cleaning):
+        return f"{what} raw training text; prepare drops these pairs ({kind.remedy})"
+    return (
+        f"WARNING: {what} training text; scores on it will be too high ({kind.remedy} drops them)"
+    )
+
+
+def _finding_line(one: Finding, cleaning: CleaningSettings) -> str:
+    kind = KINDS[one.id]
+    count = plural(one.count, "pair") if one.interval is None else f"about {one.count:,} pairs"
+    what = f"{kind.title} ({_side(one)}): {rate_words(one)}, {count}"
+    if kind.is_dropped(cleaning):
+        return f"{what}; prepare drops them ({kind.remedy})"
+    better = f"{kind.better}, or " if kind.better else ""
+    return f"{what}; {better}{kind.remedy} drops them"
 
 
 def rate_words(one: Finding) -> str:
@@ -85,22 +103,18 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
         "title": folder.name,
         "pairs": f"{found.pairs:,}",
         "texts": ", ".join(names),
-        "unreadable": found.unreadable,
+        "unreadable": sum(
+            one.count * (2 if one.side == "both" else 1)
+            for one in found.findings
+            if one.id == "invalid_utf8"
+        ),
         "sampled": f"{found.sampled:,}",
         "languages": languages,
         "languages_known": found.languages_checked == "everywhere",
         "overlaps": [
-            {
-                "name": one.name,
-                "found": f"{one.found:,}",
-                "sentences": f"{one.sentences:,}",
-                "share": in_percent(one.found / one.sentences),
-                "is_bad": one.found > 0,
-            }
-            for one in found.overlaps
-            if one.sentences
+            _overlap_values(one, config.cleaning) for one in found.overlaps if one.sentences
         ],
-        "findings": [_finding_values(one) for one in found.findings],
+        "findings": [_finding_values(one, config.cleaning) for one in found.findings],
         "checked": _not_found(found),
         "sides": [
             _side_values(name, language, size, found.pairs)
@@ -115,6 +129,8 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
 
 def _not_found(found: Inspection) -> list[str]:
     """What was checked and not found."""
+    if not found.pairs:
+        return []
     was_found = {one.id for one in found.findings}
     titles = []
     for name, kind in KINDS.items():
@@ -126,8 +142,23 @@ def _not_found(found: Inspection) -> list[str]:
     return titles
 
 
-def _finding_values(one: Finding) -> dict[str, Any]:
+def _overlap_values(one: SetOverlap, cleaning: CleaningSettings) -> dict[str, Any]:
+    is_dropped = KINDS["leaked"].is_dropped(cleaning)
+    share = in_percent(one.found / one.sentences)
+    return {
+        "name": one.name,
+        "found": f"{one.found:,}",
+        "sentences": f"{one.sentences:,}",
+        "share": f"{share}, dropped by prepare" if one.found and is_dropped else share,
+        "is_bad": one.found > 0 and not is_dropped,
+    }
+
+
+def _finding_values(one: Finding, cleaning: CleaningSettings) -> dict[str, Any]:
     kind = KINDS[one.id]
+    is_dropped = kind.is_dropped(cleaning)
+    tone = "bad" if one.id == "leaked" or one.rate >= 0.02 else "caution"
+    count = plural(one.count, "pair")
     return {
         "anchor": f"{one.id}-{one.side}",
         "title": kind.title,
@@ -135,10 +166,10 @@ def _finding_values(one: Finding) -> dict[str, Any]:
         "meaning": kind.meaning,
         "rate": in_percent(one.rate),
         "rate_words": rate_words(one),
-        "count": plural(one.count, "pair"),
+        "count": f"{count}, dropped by prepare" if is_dropped else count,
         "is_sampled": one.interval is not None,
-        "setting": f"{one.setting} = true",
-        "tone": "bad" if one.id == "leaked" or one.rate >= 0.02 else "caution",
+        "setting": f"{kind.remedy} (is set)" if is_dropped else kind.remedy,
+        "tone": "good" if is_dropped else tone,
         "examples": one.examples,
     }
 

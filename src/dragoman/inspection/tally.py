@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dragoman.corpus.inputs import Inputs, set_sentences
 from dragoman.corpus.text import RawChunk
-from dragoman.inspection.chunk import BARS, ChunkFound, read_lines
+from dragoman.inspection.chunk import BARS, ChunkFound, show
 from dragoman.inspection.findings import (
     BY_LANGUAGE,
     EXAMPLES,
@@ -71,7 +71,6 @@ class Tally:
     """What was found so far."""
 
     pairs: int = 0
-    unreadable: int = 0
     sampled: int = 0
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     examples: dict[tuple[str, str], list[_Ranked]] = field(default_factory=dict)
@@ -87,7 +86,6 @@ class Tally:
     def add(self, chunk: RawChunk, found: ChunkFound) -> None:
         """Add one chunk, whose lines give the examples."""
         self.pairs += found.pairs
-        self.unreadable += found.unreadable
         self.sampled += found.sampled
         self.lengths += found.lengths
         for number in range(2):
@@ -106,29 +104,23 @@ class Tally:
         ]
         if near:
             places["near_duplicate", "both"] = [found.filled[place] for place in near]
-        sides = read_lines(chunk) if places else ([], [])
         for what, lines in places.items():
             self.counts[what] += len(lines)
-            self._keep_examples(what, lines, chunk, sides)
+            self._keep_examples(what, lines, chunk)
 
-    def _keep_examples(
-        self,
-        what: tuple[str, str],
-        places: list[int],
-        chunk: RawChunk,
-        sides: tuple[list[str], list[str]],
-    ) -> None:
+    def _keep_examples(self, what: tuple[str, str], places: list[int], chunk: RawChunk) -> None:
+        ranks = ((zlib.crc32(b"%d" % (chunk.first_line + place)), place) for place in places)
         ranked = [
             _Ranked(
-                zlib.crc32(b"%d" % (chunk.first_line + place)),
+                rank,
                 Example(
                     chunk.files.source.name,
                     chunk.first_line + place,
-                    sides[0][place],
-                    sides[1][place],
+                    show(chunk.source[place]),
+                    show(chunk.target[place]),
                 ),
             )
-            for place in places
+            for rank, place in heapq.nsmallest(EXAMPLES, ranks)
         ]
         known = self.examples.get(what, [])
         # Lines of several texts may have one number, and examples no order.
@@ -154,6 +146,7 @@ class Tally:
         interval = wilson(hits, tried) if tried < self.pairs else None
         if (interval[0] if interval else rate) < KINDS[name].least_rate:
             return None
+        kind = KINDS[name]
         return Finding(
             id=name,
             side=side,
@@ -161,7 +154,7 @@ class Tally:
             rate=rate,
             interval=interval,
             examples=tuple(one.example for one in self.examples[name, side]),
-            setting=KINDS[name].setting,
+            setting=kind.setting if kind.value is True else kind.remedy,
         )
 
     def overlaps(self, inputs: Inputs) -> tuple[SetOverlap, ...]:
@@ -190,7 +183,6 @@ class Tally:
         )
         return Inspection(
             pairs=self.pairs,
-            unreadable=self.unreadable,
             sampled=self.sampled,
             languages=languages,
             languages_checked=checked,
