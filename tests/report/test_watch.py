@@ -151,6 +151,23 @@ def test_restarts_lost_machines_and_the_end_are_told_as_they_happen(tmp_path: Pa
     assert state.look()["state"]["words"] == "running"
 
 
+def test_a_machine_that_came_back_before_the_page_was_opened_is_not_lost(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    run.hosts = ("alpha",)
+    run.begin("restart", 60, reason="beta was lost")
+    run.line("lost", 60, host="beta", reason="no heartbeat", workers=1)
+    run.train(61)
+    lost = _state_of(run).look()
+    assert [one["host"] for one in lost["machines"] if one["is_lost"]] == ["beta"]
+    run.hosts = ("alpha", "beta")
+    run.begin("restart", 61, reason="beta joined", joined=["beta"])
+    run.train(62)
+    state = _state_of(run).look()
+    told = [event["what"] for event in state["events"]]
+    assert told == ["beta joined", "restarted", "beta lost", "restarted", "started"]
+    assert not any(one["is_lost"] for one in state["machines"])
+
+
 def test_answers_are_made_anew_within_a_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

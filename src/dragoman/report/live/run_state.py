@@ -21,6 +21,7 @@ from dragoman.records import (
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import plain
 from dragoman.report.evidence import Evidence, load_evidence
+from dragoman.report.evidence.history import History
 from dragoman.report.evidence.series import envelope
 from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.live.machine_now import MachineNow
@@ -150,19 +151,24 @@ class RunState:
             )
             if found is not None
         }
-        for attempt in history.attempts:
-            self._note(attempt.kind, attempt.time, attempt.step, attempt.began)
-            for host in attempt.began.joined or ():
-                joined = MachineChange(host, "", attempt.began.workers)
-                self._note("joined", attempt.time, attempt.step, joined)
-        for lost in history.machines_lost:
-            self._note("lost", lost.time, lost.step, lost.event)
-        self._events.sort(key=lambda one: one["time"])
+        self._take_events(history)
         if history.end is not None:
             self._note("stop", history.last_time, history.train.last_step, history.end)
         for sample in evidence.samples:
             self._note_sample(sample)
         self._last_time = history.last_time if np.isfinite(history.last_time) else 0.0
+
+    def _take_events(self, history: History) -> None:
+        """Note attempts and machines as they came and went: the last word on a machine counts."""
+        happened: list[tuple[str, float, int, Beginning | MachineChange]] = []
+        for one in history.attempts:
+            happened.append((one.kind, one.time, one.step, one.began))
+            for host in one.began.joined or ():
+                joined = MachineChange(host, "", one.began.workers)
+                happened.append(("joined", one.time, one.step, joined))
+        happened += [("lost", one.time, one.step, one.event) for one in history.machines_lost]
+        for event in sorted(happened, key=lambda one: one[1]):
+            self._note(*event)
 
     def _read(self) -> None:
         """Take in the lines that were added."""
