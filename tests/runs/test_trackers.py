@@ -14,6 +14,7 @@ from dragoman.runs import trackers as module
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.tracker_kinds import Point, refuse_missing
 from dragoman.runs.trackers import Trackers
+from support import wait_until
 
 SETTINGS = {"model.preset": "tiny", "training.steps": "20"}
 
@@ -74,6 +75,8 @@ def _records(content: bytes) -> Iterator[bytes]:
         if 32_768 - place % 32_768 < 7:
             place += 32_768 - place % 32_768
         _, length, kind = struct.unpack_from("<IHB", content, place)
+        if place + 7 + length > len(content):
+            return  # The rest is still to be written.
         whole += content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # All of it, or the last part.
@@ -83,28 +86,31 @@ def _records(content: bytes) -> Iterator[bytes]:
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
-    from wandb.proto import wandb_internal_pb2
+    from wandb.proto.wandb_internal_pb2 import Record
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = RunFolder(tmp_path / "mine")
     run.path.mkdir()
     assert _tell(run, "wandb", 1, 12) == []
     assert _tell(run, "wandb", 11, 20) == []
-    losses, identities, kinds = {}, set(), set()
-    settings = {}
-    for path in sorted(run.path.glob("wandb/offline-run-*/run-*.wandb")):
-        for data in _records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            kinds.add(record.WhichOneof("record_type"))
-            identities.add(record.run.run_id)
-            for one in record.run.config.update:
-                settings["/".join(one.nested_key) or one.key] = json.loads(one.value_json)
-            values = {
-                "/".join(one.nested_key) or one.key: one.value_json for one in record.history.item
-            }
-            if "train_loss" in values:
-                losses[int(values["step"])] = float(values["train_loss"])
+
+    def records() -> list[Record]:
+        paths = sorted(run.path.glob("wandb/offline-run-*/run-*.wandb"))
+        return [Record.FromString(data) for path in paths for data in _records(path.read_bytes())]
+
+    # Its own process may write the end a moment after it has said that all is done.
+    wait_until(lambda: [one.WhichOneof("record_type") for one in records()].count("exit") == 2)
+    losses, identities, kinds, settings = {}, set(), set(), {}
+    for record in records():
+        kinds.add(record.WhichOneof("record_type"))
+        identities.add(record.run.run_id)
+        for one in record.run.config.update:
+            settings["/".join(one.nested_key) or one.key] = json.loads(one.value_json)
+        values = {
+            "/".join(one.nested_key) or one.key: one.value_json for one in record.history.item
+        }
+        if "train_loss" in values:
+            losses[int(values["step"])] = float(values["train_loss"])
     assert losses == EXPECTED
     assert len(identities - {""}) == 1  # A resumed run is the same run.
     assert {"run", "history", "artifact"} <= kinds
