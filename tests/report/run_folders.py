@@ -197,6 +197,8 @@ class RunFolder:
     def write(self) -> Path:
         self.path.mkdir(parents=True, exist_ok=True)
         write_lines(self.path / "metrics.jsonl", self.lines)
+        for name in ("source.model", "target.model", "train.log"):
+            (self.path / name).write_text("not read")
         if self.monitor:
             (self.path / "monitor").mkdir(exist_ok=True)
         for host, samples in self.monitor.items():

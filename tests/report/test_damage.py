@@ -1,5 +1,7 @@
 """Damaged evidence still gives a report, and the report says what is missing."""
 
+import hashlib
+import html
 import json
 import shutil
 from collections.abc import Callable
@@ -77,6 +79,37 @@ def _lose_identity(run: RunFolder) -> None:
     (path / "config.toml").write_text("also = = broken")
 
 
+def _mistype_identity(run: RunFolder) -> None:
+    assert run.provenance
+    run.provenance["model"]["parameters"] = "many"
+    run.provenance["corpus"]["manifest"]["pairs"]["raw"] = -1
+    run.provenance["corpus"]["manifest"]["tokens"] = {"source": "many"}
+    run.write()
+
+
+def _mistype_settings(run: RunFolder) -> None:
+    assert run.settings
+    run.settings = run.settings.replace("row_tokens = 128", "row_tokens = 0")
+    run.settings += f"[optimizer]\nclip_norm = 1{400 * '0'}\nunknown = 3\n"
+    run.write()
+
+
+def _lose_samples(run: RunFolder) -> None:
+    assert run.settings
+    run.settings += "[evaluation]\nsamples = 5\n"
+    run.write()
+
+
+def _change_vocabulary(run: RunFolder) -> None:
+    assert run.provenance
+    manifest = run.provenance["corpus"]["manifest"]
+    manifest["vocabulary"]["files"] = ["subwords.model"]
+    content = (run.write() / "source.model").read_bytes()
+    saved = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest["files"] = {"subwords.model": saved}
+    (run.write() / "target.model").write_bytes(content[::-1])
+
+
 def _damage_checkpoint(run: RunFolder) -> None:
     path = run.write()
     write_checkpoints(path, (80, 120))
@@ -134,7 +167,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
             "1 of 10 evaluations of valid",
         ],
     ),
-    "two resumes": (_resume_twice, ["resumed 2 times (at step 110, 100)"]),
+    "two resumes": (_resume_twice, ["resumed 2 times (from steps 110, 100)"]),
     "scrambled": (_scramble, ["metrics.jsonl: skipped 3 damaged lines (21, 41, 42)"]),
     "no identity": (
         _lose_identity,
@@ -146,6 +179,28 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
         _lose("config.toml", "provenance.json"),
         ["config.toml is missing", "provenance.json is missing"],
     ),
+    "odd identity": (
+        _mistype_identity,
+        [
+            'provenance.json: model.parameters is "many", not a whole number',
+            "provenance.json: corpus.manifest.pairs.raw is not what it should be",
+            "provenance.json: corpus.manifest.tokens is not what it should be",
+        ],
+    ),
+    "odd settings": (
+        _mistype_settings,
+        [
+            "config.toml: batches.row_tokens must be at least 8, not 0; this report leaves it out",
+            "config.toml: optimizer.clip_norm must be a finite number, not inf",
+        ],
+    ),
+    "no vocabularies": (
+        _lose("source.model", "target.model"),
+        ["source.model is missing", "target.model is missing"],
+    ),
+    "another vocabulary": (_change_vocabulary, ["the checksum of target.model does not match"]),
+    "no log": (_lose("train.log"), ["train.log is missing: what the run printed is unknown"]),
+    "no samples": (_lose_samples, ["samples.jsonl is missing"]),
     "no history": (_lose_history, ["metrics.jsonl is missing: there is no history of the run"]),
     "checkpoints": (
         _damage_checkpoint,
@@ -159,7 +214,10 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
         _leave_checkpoints_behind,
         ["checkpoints/ is empty or missing: the log mentions 1 checkpoint"],
     ),
-    "no calibration": (_lose_calibration, ["no calibration line", "no link line"]),
+    "no calibration": (
+        _lose_calibration,
+        ["metrics.jsonl has no calibration line", "metrics.jsonl has no link line"],
+    ),
     "one line": (_lose_all_but_one_step, ["There is no evaluation"]),
 }
 
@@ -177,7 +235,7 @@ def test_the_report_says_so(tmp_path: Path, case: str, request: pytest.FixtureRe
     missing = json.loads((page.parent / "details.json").read_text())["missing"]
     for text in expected:
         assert any(text in notice for notice in missing), missing
-        assert text in page.read_text().replace("&#39;", "'")
+        assert text in html.unescape(page.read_text())
     assert len(json.loads((page.parent / "report.json").read_text())) == 11
 
 
@@ -194,5 +252,11 @@ def test_a_lost_history_is_not_called_a_run_that_has_not_started(tmp_path: Path)
 
 @pytest.mark.usefixtures("no_pictures")
 def test_the_healthy_run_misses_nothing(tmp_path: Path) -> None:
-    page = write_report(_healthy(tmp_path).write(), now=START + 500)
+    run = _healthy(tmp_path).write()
+    write_checkpoints(run, (80, 120))
+    page = write_report(run, now=START + 500)
     assert json.loads((page.parent / "details.json").read_text())["missing"] == []
+    for file in (page, page.with_suffix(".md")):
+        # Nobody looked into the checkpoints.
+        assert "what is in those was not verified" in file.read_text()
+        assert "intact" not in file.read_text()

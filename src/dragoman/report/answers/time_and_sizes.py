@@ -210,8 +210,10 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
 def _contents(evidence: Evidence, parameters: int | None) -> dict[str, int]:
     """How many numbers of each kind a checkpoint holds; empty if the settings do not tell."""
     table, known = table_of(evidence.settings.get("model")), {i.name for i in fields(ModelSettings)}
+    kind: OptimizerKind = evidence.setting("optimizer", "kind") or "adam"
+    if kind != "adam" and not table:
+        return {}
     try:
-        kind: OptimizerKind = evidence.setting("optimizer", "kind") or "adam"
         shape = shape_of(ModelSettings(**{key: table[key] for key in table.keys() & known}))
         moments = moments_kept(kind, parameters or 0, shape)
     except (KeyError, TypeError, AssertionError):

@@ -1,18 +1,35 @@
 """Loads a run folder, be the run finished, alive or dead; only reads files."""
 
 import math
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from dragoman.corpus.manifest import Manifest
-from dragoman.documents import number_or_none, parse_leniently
+from dragoman.config import Config
+from dragoman.config_file import ConfigError, load_saved_config
+from dragoman.corpus.manifest import SIDES, Manifest
+from dragoman.documents import (
+    Mismatch,
+    encode,
+    items_of,
+    number_or_none,
+    parse,
+    parse_leniently,
+)
 from dragoman.errors import UserError
-from dragoman.records import CheckpointIndex, CorpusStep, Provenance, SampleTranslation
+from dragoman.files import find_file_damage
+from dragoman.records import (
+    CheckpointIndex,
+    CorpusStep,
+    Provenance,
+    SampleTranslation,
+    SavedFile,
+)
 from dragoman.report.evidence.corpus_counts import read_corpus_counts
 from dragoman.report.evidence.history import Attempt, History, read_history
 from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of, whole_number
@@ -26,6 +43,11 @@ from dragoman.wording import plural
 State = Literal["finished", "stopped", "running", "crashed", "not started", "lost"]
 
 _MOST_NAMED = 8  # Of events of one kind.
+# Of one of their settings alone, the default would be taken for what the run had.
+_READ_AS_A_WHOLE = ("model", "schedule")
+_LONGEST_PROBLEM = 160  # Characters: a number may have hundreds of digits.
+# How a problem of a config begins; what comes before " = " is valid, but does not fit another.
+_SETTING_OF_PROBLEM = re.compile(r"(\w+)(?:\.(\w+))?( = )?")
 
 
 @dataclass(frozen=True)
@@ -37,7 +59,7 @@ class Evidence:
     state: State
     history: History
     machines: tuple[Machine, ...]
-    settings: Mapping[str, Any]  # config.toml as it stands.
+    settings: Mapping[str, Any]  # config.toml as it stands, without what is not valid.
     provenance: Provenance  # Blank where it is damaged.
     checkpoints: CheckpointIndex
     samples: tuple[SampleTranslation, ...]
@@ -80,7 +102,8 @@ class Evidence:
         """Parts of an exchange that travel one after the other."""
         if self.local_steps == 1:
             return 1
-        return max(1, whole_number(self.setting("distributed", "local_fragments")))
+        fragments = whole_number(self.setting("distributed", "local_fragments"))
+        return min(max(1, fragments), self.local_steps)
 
     @property
     def local_delay(self) -> int | None:
@@ -133,7 +156,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
     hosts = list(dict.fromkeys(host for one in history.attempts for host in one.began.hosts))
     interfaces = {link.hosts[0]: link.interface for link in history.links}
     machines = read_machines(folder.monitor, hosts, interfaces, missing)
-    provenance = parse_leniently(Provenance, read_json(folder.provenance, missing))
+    provenance = _read_provenance(folder.provenance, missing)
     settings = _read_settings(folder.config, missing)
     checkpoints = read_checkpoints(folder.checkpoints, missing)
     if history.checkpoints and not checkpoints.checkpoints:
@@ -141,7 +164,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
         missing.append(f"checkpoints/ is empty or missing: the log mentions {written}")
     samples = _read_samples(folder.samples, missing)
     missing += _oddities(history)
-    return Evidence(
+    found = Evidence(
         run=run,
         name=provenance.run or run.resolve().name,
         state=_state(history, machines, bool(checkpoints.checkpoints), now),
@@ -154,17 +177,101 @@ def load_evidence(run: Path, now: float) -> Evidence:
         missing=tuple(missing),
         corpora=read_corpus_counts(folder.metrics),
     )
+    return replace(found, missing=(*found.missing, *_missing_files(folder, found)))
+
+
+def _read_provenance(path: Path, missing: list[str]) -> Provenance:
+    """What can be read of it, with a word about the rest."""
+    document = read_json(path, missing)
+    provenance = parse_leniently(Provenance, document)
+    if document is not None:
+        try:
+            parse(Provenance, document)
+        except Mismatch as error:
+            missing.append(f"{path.name}: {error}; this report leaves out what does not fit")
+        manifest = provenance.corpus.manifest
+        odd = list(_left_out(manifest, encode(parse_leniently(Manifest, manifest)), "manifest"))
+        missing += [
+            f"{path.name}: corpus.{where} is not what it should be; this report leaves it out"
+            for where in odd[:_MOST_NAMED]
+        ]
+    return provenance
+
+
+def _left_out(document: Any, read: Any, where: str) -> Iterator[str]:
+    """The places of a document of which something else was read, or nothing."""
+    if isinstance(document, Mapping) and isinstance(read, Mapping) and (read or not document):
+        for key in document.keys() & read.keys():
+            yield from _left_out(document[key], read[key], f"{where}.{key}")
+    elif isinstance(document, list) and isinstance(read, list) and len(document) == len(read):
+        for place, pair in enumerate(zip(document, read, strict=True)):
+            yield from _left_out(*pair, f"{where}[{place}]")
+    elif document != read:
+        yield where
+
+
+def _missing_files(folder: RunFolder, evidence: Evidence) -> Iterator[str]:
+    """Files that every run writes as soon as it starts, or evaluates."""
+    if not evidence.history.attempts:
+        return
+    manifest = evidence.corpus
+    for side, path in zip(SIDES, folder.subwords, strict=True):
+        names = manifest.vocabulary.files
+        saved = manifest.files.get(names[0 if side == "source" else -1]) if names else None
+        if not path.is_file():
+            yield f"{path.name} is missing: without its vocabulary, the run cannot translate"
+        elif saved is not None and (damage := _damage(path, saved)):
+            yield f"{damage}: it is not the vocabulary that the run was trained with"
+    if not folder.log.is_file():
+        yield f"{folder.log.name} is missing: what the run printed is unknown"
+    is_sampled = evidence.evaluations is not None and evidence.setting("evaluation", "samples")
+    if is_sampled and not folder.samples.is_file():
+        yield f"{folder.samples.name} is missing: there are no sample translations to show"
+
+
+def _damage(path: Path, saved: SavedFile) -> str | None:
+    try:
+        return find_file_damage(path, saved.bytes, saved.sha256 or None)
+    except OSError as error:
+        return f"{path.name} cannot be read ({error.strerror})"
 
 
 def _read_settings(path: Path, missing: list[str]) -> dict[str, Any]:
-    """The settings as they stand, even of another version of Dragoman."""
+    """The settings as they stand, even of another version of Dragoman, but only valid ones."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        load_saved_config(path)
+        return settings
+    except ConfigError as error:
+        missing += _drop_invalid(settings, error.problems)
+        return settings
     except FileNotFoundError:
         missing.append("config.toml is missing: the settings are unknown")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, UserError, ValueError, RecursionError) as error:
         missing.append(f"config.toml cannot be read: {error}")
     return {}
+
+
+def _drop_invalid(settings: dict[str, Any], problems: Sequence[str]) -> Iterator[str]:
+    """Take out each setting that has a problem, and say so; unknown ones do no harm."""
+    known = {section.name: hint for section, hint in items_of(Config)}
+    for problem in problems:
+        named = _SETTING_OF_PROBLEM.match(problem)
+        section, name, is_contradiction = named.groups() if named else ("", None, None)
+        if section not in known:
+            continue
+        if name is not None and name not in {one.name for one, _ in items_of(known[section])}:
+            continue
+        is_long = len(problem) > _LONGEST_PROBLEM
+        words = f"config.toml: {problem[:_LONGEST_PROBLEM]}{'…' if is_long else ''}"
+        if is_contradiction:
+            yield words
+        elif name is None or section in _READ_AS_A_WHOLE:
+            yield f"{words}; this report leaves out all of [{section}]"
+            settings.pop(section, None)
+        else:
+            yield f"{words}; this report leaves it out"
+            table_of(settings.get(section)).pop(name, None)
 
 
 def _read_samples(path: Path, missing: list[str]) -> tuple[SampleTranslation, ...]:
@@ -198,11 +305,11 @@ def _oddities(history: History) -> list[str]:
         notices.append("There is no evaluation: quality is unknown")
     if len(history.train) and history.calibration is None:
         notices.append(
-            "There is no calibration line: compute-only time and peak compute are unknown"
+            "metrics.jsonl has no calibration line: compute-only time and peak compute are unknown"
         )
     several_machines = any(len(set(one.began.hosts)) > 1 for one in history.attempts)
     if several_machines and not history.links:
-        notices.append("There is no link line: the network's capacity was not measured")
+        notices.append("metrics.jsonl has no link line: the network's capacity was not measured")
     return notices
 
 
@@ -236,9 +343,10 @@ def _course_of_events(history: History) -> list[str]:
     if again:
         steps = ", ".join(f"{one.step:,}" for one in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""
+        where = "from step" if len(again) == 1 else "from steps"
         vain = f"{plural(len(history.lost), 'step')} had to be repeated and count as time only"
         notices.append(
-            f"The run was resumed {plural(len(again), 'time')} (at step {steps}{more}); "
+            f"The run was resumed {plural(len(again), 'time')} ({where} {steps}{more}); "
             f"{vain if len(history.lost) else 'nothing was lost'}"
         )
     own, all_steps = len(history.latest_steps), len(history.train)

@@ -197,11 +197,13 @@ def gradient_norm_picture(evidence: Evidence, findings: Findings) -> Picture | N
     norms = np.where(train.gradient_norm > 0, train.gradient_norm, np.nan)
     if not np.isfinite(norms).any():
         return None
-    clip = evidence.setting("optimizer", "clip_norm")
+    clip = evidence.setting("optimizer", "clip_norm") or 0.0
+    # Farther away, its line would leave no room for the norms.
+    is_near = float(np.nanmin(norms)) / 1e3 <= clip <= float(np.nanmax(norms)) * 1e3
 
     def draw(axes: "Axes", shape: Shape) -> None:
         band(axes, envelope(train.step, norms, shape.stretches), "purple", "mean and range")
-        if clip:
+        if is_near:
             axes.axhline(clip, **dashed("muted", label="clipped above"))
         log_ticks(axes, lambda value: f"{value:g}")
         _mark_restarts(axes, evidence)
