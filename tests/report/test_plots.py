@@ -1,4 +1,5 @@
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,11 @@ from dragoman.report.answers.network_bottleneck import network_bottleneck
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.page.plots.canvas import SHAPES, WIDE, Panel, Picture, Shape, render_svg
-from dragoman.report.page.plots.learning_plots import gap_picture, loss_picture
+from dragoman.report.page.plots.learning_plots import (
+    gap_picture,
+    gradient_norm_picture,
+    loss_picture,
+)
 from dragoman.report.page.plots.machine_plots import network_picture, step_time_picture
 from dragoman.report.page.plots.prediction_plots import workers_picture
 from report.run_folders import START, RunFolder, calm_run, pair_run
@@ -45,6 +50,20 @@ def test_sent_is_seen_behind_received(tmp_path: Path) -> None:
     widths = {line.get_label(): line.get_linewidth() for line in axes.lines}
     plt.close(figure)
     assert widths["sent"] > 2 * widths["received"]
+
+
+@pytest.mark.parametrize(
+    ("clip", "is_drawn"), [("1.0", True), ("0", False), ("1e300", False), ("1e-300", False)]
+)
+def test_a_clip_far_from_every_norm_is_not_drawn(tmp_path: Path, clip: str, is_drawn: bool) -> None:
+    run = calm_run(tmp_path)
+    run.settings = f"[optimizer]\nclip_norm = {clip}\n"
+    evidence = load_evidence(run.write(), START)
+    picture = gradient_norm_picture(evidence, analyse(evidence))
+    assert picture is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ("clipped above" in render_svg(picture, WIDE)) == is_drawn
 
 
 @pytest.mark.parametrize(
