@@ -3,7 +3,7 @@
     python benchmarks/fit_calibration.py [--runs 6000] [--turns 20000] [--seed 33]
 
 Draws runs as benchmarks/calibration.py does, which then needs another seed, and prints for each
-question the log of the factor and the two powers that make the truth likeliest.
+question the log-odds at the shares of that file that make the truth likeliest.
 """
 
 import argparse
@@ -15,11 +15,12 @@ import numpy as np
 
 from calibration import doubtful_turn
 from dragoman.prediction.outlook import MEANINGFUL, look_ahead
-from dragoman.prediction.recalibration import SUREST
+from dragoman.prediction.recalibration import LOG_ODDS, SUREST
 from dragoman.schedule import Floats
 from dragoman.thresholds import OVERFITTING_RISE
 from made_up_runs import Settings, make_run
 
+SMOOTHNESS = 2.0  # Of the log-odds; more of it made bins worse, and less of it made them noisier.
 Shares = Sequence[tuple[float, bool]]  # Of the draws in which it is so, and whether it was so.
 
 
@@ -42,15 +43,28 @@ def turn_share(seed: tuple[int, int], settings: Settings) -> tuple[float, bool] 
 
 
 def fit(shares: Shares) -> Floats:
-    """Logistic regression by Newton's method."""
+    """Logistic regression on hat functions, smoothed by their second differences."""
     share, truth = np.array(shares, dtype=float).T
     share = np.clip(share, SUREST, 1 - SUREST)
-    columns = np.array([np.ones_like(share), np.log(share), -np.log(1 - share)])
-    found = np.zeros(3)
-    for _ in range(50):
-        chance = 1 / (1 + np.exp(-found @ columns))
-        curvature = (columns * chance * (1 - chance)) @ columns.T
-        found = found + np.linalg.solve(curvature, columns @ (truth - chance))
+    place = np.log(share / (1 - share))
+    hats = np.array([np.interp(place, LOG_ODDS, one) for one in np.eye(len(LOG_ODDS))])
+    bends = np.diff(np.eye(len(LOG_ODDS)), n=2, axis=0)
+    penalty = SMOOTHNESS * bends.T @ bends + 1e-3 * np.eye(len(LOG_ODDS))
+
+    def loss(found: Floats) -> float:
+        odds = found @ hats
+        smooth = 0.5 * found @ penalty @ found
+        return float((np.logaddexp(0, odds) - truth * odds).sum() + smooth)
+
+    found: Floats = np.zeros(len(LOG_ODDS))
+    for _ in range(100):
+        chance = 1 / (1 + np.exp(-found @ hats))
+        curvature = (hats * chance * (1 - chance)) @ hats.T + penalty
+        step = np.linalg.solve(curvature, hats @ (truth - chance) - penalty @ found)
+        # Newton's method goes too far where nearly all shares are alike.
+        while loss(found + step) > loss(found) and np.abs(step).max() > 1e-9:
+            step = step / 2
+        found = found + step
     return found
 
 
@@ -69,11 +83,10 @@ def main() -> None:
         turns = list(pool.map(partial(turn_share, settings=settings), seeds, chunksize=100))
     for has_end in (False, True):
         chosen = [(share, truth) for scheduled, share, truth in gains if scheduled is has_end]
-        print(
-            f"gain, schedule with an end {has_end}: {fit(chosen).round(2)} ({len(chosen):,} runs)"
-        )
+        found = fit(chosen).round(2).tolist()
+        print(f"gain, schedule with an end {has_end}: {found} ({len(chosen):,} runs)")
     doubtful = [one for one in turns if one is not None]
-    print(f"turn: {fit(doubtful).round(2)} ({len(doubtful):,} runs)")
+    print(f"turn: {fit(doubtful).round(2).tolist()} ({len(doubtful):,} runs)")
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def _add_report_verbs(verbs: "Verbs") -> None:
     report.add_argument("run", type=filled, metavar="RUN", help="name or folder of a run")
     report.add_argument("--output", type=Path, help="folder to write to (default: RUN/report)")
 
-    watch = verbs.add_parser("watch", help="the report as a live page, while the run is going")
+    watch = verbs.add_parser("watch", help="live report page for a run in progress")
     watch.add_argument("run", type=filled, metavar="RUN", help="name or folder of a run")
     watch.add_argument(
         "--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one)"
@@ -224,9 +224,9 @@ def _add_report_verbs(verbs: "Verbs") -> None:
         "compare", help="what changed between two runs, and with what effect"
     )
     compare.add_argument("first", metavar="RUN", help="name or folder of a run")
-    compare.add_argument("second", metavar="RUN", help="another one")
+    compare.add_argument("second", metavar="RUN", help="run to compare it with")
     compare.add_argument(
-        "--output", type=Path, default=Path("compare"), help="folder (default: compare)"
+        "--output", type=Path, default=Path("compare"), help="folder to write to (default: compare)"
     )
 
 
@@ -307,7 +307,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="a.b=c", help="settings to override"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="a.b=c",
+        help="override a setting, such as training.steps=1000",
     )
 
 
@@ -315,7 +319,7 @@ def _add_scenario(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bandwidth", metavar="RATE", help="link bandwidth, such as 10Gbit, or inf"
     )
-    parser.add_argument("--latency-milliseconds", type=float, metavar="MS", help="of the links")
+    parser.add_argument("--latency-milliseconds", type=float, metavar="MS", help="link latency")
     parser.add_argument("--machines", type=int, metavar="N", help="machines")
     parser.add_argument(
         "--workers", type=int, metavar="N", help="total worker processes on all machines"
@@ -337,4 +341,6 @@ def _add_scenario(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="estimate time and cost of N steps (default: the run's)",
     )
-    parser.add_argument("--price-per-hour", type=float, metavar="X", help="price per machine")
+    parser.add_argument(
+        "--price-per-hour", type=float, metavar="X", help="price of one machine per hour"
+    )

@@ -138,13 +138,17 @@ class CleaningSettings:
         minimum=1,
     )
     drop_duplicates: bool = setting(True, "Keep only the first of identical pairs.")
-    drop_identical: bool = setting(False, "Drop pairs whose source equals their target.")
+    drop_identical: bool = setting(
+        False, "Drop pairs whose source equals their target, apart from case."
+    )
     drop_near_duplicates: bool = setting(
         False,
         "Keep only the first of several pairs that differ only in case, punctuation or spaces.",
     )
     drop_leaked: bool = setting(
-        False, "Drop pairs that contain a sentence of a validation or test set on either side."
+        False,
+        "Drop pairs that contain a sentence of a validation or test set on either side; with "
+        "vocabulary.from_run also those of the old run's validation sets.",
     )
     drop_misaligned: bool = setting(
         False, "Drop misaligned stretches: lines whose lengths fit the neighbouring lines better."

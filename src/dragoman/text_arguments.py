@@ -170,7 +170,7 @@ def read_augment(arguments: argparse.Namespace) -> "TextRequest":
     _refuse_options_of_the_other_way(arguments)
     arguments.sample = arguments.way == "back-translate" and arguments.beam is None
     if arguments.sample and arguments.engine == "ctranslate2":
-        raise UserError("--engine ctranslate2 cannot draw: give --beam to search instead")
+        raise UserError("--engine ctranslate2 does not support sampling; use --beam instead")
     refuse_ignored(arguments)
     parts = read_parts(arguments)
     assert parts  # Both are required.

@@ -92,7 +92,7 @@ def test_nothing_wrong_is_said_where_nothing_is(config: Config) -> None:
             replace(
                 FINDINGS, machines=(machine("A"), replace(machine("B"), clock_lead_seconds=-3.0))
             ),
-            ["the clock of B is -3.0 s off that of A"],
+            ["the clock of B is 3.0 s behind that of A"],
         ),
     ],
 )

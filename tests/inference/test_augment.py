@@ -146,7 +146,10 @@ def test_scores_are_sorted_into_quantiles(spelling_run: Path, tmp_path: Path) ->
             [*BACK, "RUN", "--beam", "4", "--seed", "4"],
             "--seed is an option of back-translate without",
         ),
-        ([*BACK, "RUN", "--engine", "ctranslate2"], "cannot draw: give --beam"),
+        (
+            [*BACK, "RUN", "--engine", "ctranslate2"],
+            "does not support sampling; use --beam instead",
+        ),
         ([*BACK, "RUN", "--mark", "bt"], "--mark bt: must be in angle brackets"),
         ([*BACK, "RUN", "--name", "a/b"], "--name a/b: may hold letters"),
         ([*BACK, "RUN", "--weight", "-1"], "--weight -1: must be at least 0"),

@@ -109,7 +109,7 @@ def test_it_stays_the_same_when_transformers_saves_it(
 def test_the_translation_pipeline_opens_it(exported: Path, trained: TrainedModel) -> None:
     from transformers import pipeline
 
-    found = pipeline("translation", model=str(exported))(LINES)  # type: ignore[call-overload]
+    found = pipeline("translation", model=str(exported))(LINES)
     assert [one["translation_text"] for one in found] == ours(trained, LINES)
 
 

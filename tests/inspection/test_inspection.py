@@ -328,7 +328,7 @@ def test_languages_are_checked_where_no_tag_may_change_them(
     page = write_inspection(tmp_path / "prepared", config, found).read_text()
     (other,) = {"wrong_language", "swapped_sides"} - {name}
     assert f"<li>{KINDS[other].title}, in texts without a tag</li>" in page
-    assert "or texts have tags" in page
+    assert "or some texts have tags" in page
     manifest = prepare(config, processes=1)
     assert "texts with a tag (<2en>) are left as they are" in capsys.readouterr().err
     assert manifest.corpora is not None

@@ -75,7 +75,8 @@ def test_recalibration_keeps_the_order() -> None:
     for one in (*GAIN.values(), TURN):
         probabilities = [one.probability(float(share)) for share in shares]
         assert probabilities == sorted(probabilities)
-        assert 0 < probabilities[0] < 0.05
+        # Of made-up runs whose schedule has an end, and of whose draws none gains, 5% do.
+        assert 0 < probabilities[0] < 0.07
         assert 0.95 < probabilities[-1] < 1
 
 

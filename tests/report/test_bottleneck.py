@@ -385,7 +385,7 @@ def test_three_steps_on_two_machines(tmp_path: Path) -> None:
     answer = network_bottleneck(evidence, analyse(evidence))
     assert answer.verdict == "unclear"
     assert "too few steps" in answer.answer
-    assert answer.next_step == "Let the run make more steps."
+    assert answer.next_step == "Let the run continue for more steps."
 
 
 def test_workers_of_one_machine_that_wait_for_each_other(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_busy_with_little_arithmetic_is_no_good_news(tmp_path: Path) -> None:
     _sample(run, lambda second: 98)
     answer = _answer(run)
     assert answer.tone == "plain"
-    assert "it did 6.0% of the devices' peak compute" in answer.answer
+    assert "it reached 6.0% of the devices' peak compute" in answer.answer
     assert "more to do at once" in answer.next_step
 
 

@@ -51,7 +51,7 @@ def test_bleu_has_an_end(tmp_path: Path) -> None:
     found, _ = _judge(tmp_path, lambda step: 2.0, lambda step: 99.9 - 10 / step)
     assert found.bleu is not None
     assert 0 <= found.bleu.expected <= found.bleu.high <= 0.2
-    assert found.bleu.probability < 0.001
+    assert found.bleu.probability < 0.003
     assert found.reason == "at the ceiling"
 
 

@@ -290,7 +290,7 @@ def test_the_first_line_says_how_far_it_is_from_the_run(
     assert found.overlap == 0
     assert predict(found, Scenario()).seconds_step == pytest.approx(0.5 + 0.402)
     whatif_command(run, WhatifOptions(), now=START)
-    assert "mean step of 1.00 s; for the run itself, in the first row, it is -9.8% off" in " ".join(
+    assert "mean step of 1.00 s; for the run itself (first row) it is 9.8% too low" in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -450,7 +450,7 @@ def test_the_command_without_options_asks_the_usual(
     whatif_command(calm_run(tmp_path).write(), WhatifOptions(), now=START)
     text = capsys.readouterr().out
     assert "network of 10 Gb/s" in text
-    assert "mean step of 1.00 s; for the run itself, in the first row, it is +0.0% off" in " ".join(
+    assert "mean step of 1.00 s; for the run itself (first row) it is exact" in " ".join(
         text.split()
     )
 

@@ -74,12 +74,12 @@ def _machine_rows(findings: Findings) -> list[list[str]]:
 
 
 def _link_rows(links: Sequence[Link]) -> list[list[str]]:
-    rows = [["from", "to", "interface", "claims", "goodput", "latency"]]
+    rows = [["from", "to", "interface", "advertised", "goodput", "latency"]]
     rows += [
         [
             *link.hosts,
             link.interface,
-            f"{link.speed_mbit:,} Mb/s" if link.speed_mbit else "nothing",
+            f"{link.speed_mbit:,} Mb/s" if link.speed_mbit else "unknown",
             in_bits_per_second(link.goodput_bytes_per_second),
             in_time(link.latency_seconds),
         ]

@@ -26,7 +26,8 @@ def problems(findings: Findings, config: Config) -> list[str]:
         *_different_gpus(findings.machines),
         *_full_disks(findings, config),
         *(
-            f"the clock of {one.host} is {one.clock_lead_seconds:+.1f} s off that of "
+            f"the clock of {one.host} is {abs(one.clock_lead_seconds):.1f} s "
+            f"{'ahead of' if one.clock_lead_seconds > 0 else 'behind'} that of "
             f"{findings.machines[0].host}: the report will shift its samples by that much"
             for one in findings.machines
             if abs(one.clock_lead_seconds) > CLOCK_SECONDS

@@ -160,8 +160,9 @@ def join_workers(settings: DistributedSettings) -> Workers:
         except distributed.DistNetworkError as error:
             address, port = (os.environ[f"MASTER_{name}"] for name in ("ADDR", "PORT"))
             raise UserError(
-                f"the workers cannot meet at MASTER_ADDR={address}, MASTER_PORT={port} "
-                f"({str(error).splitlines()[0]}); set them to worker 0's machine and a free port"
+                f"the workers cannot connect to each other at MASTER_ADDR={address}, "
+                f"MASTER_PORT={port} ({str(error).splitlines()[0]}); set them to worker 0's "
+                "machine and a free port"
             ) from None
     workers = Workers(world.rank, world.count, device)
     places = workers.gather_json([host_name(), _boot(), os.environ.get(ADDRESS_VARIABLE, "")])

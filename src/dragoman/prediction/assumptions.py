@@ -18,11 +18,11 @@ _ALWAYS = (
     "latency each.",
     "Overlap: an exchange hides behind the backward pass (two thirds of compute, of the last "
     "micro-batch) as well as it did in this run.",
-    "Local steps: one exchange every so many steps, in one or more fragments, hidden behind the "
-    "steps that run meanwhile (distributed.local_delay). Packing it and the outer step take "
-    "0.04 ns per parameter on a GPU and 9 to 23 ns on a CPU, more with fewer bits.",
-    "16 bits halve the bytes, 8 and 4 bits leave a quarter and an eighth; PowerSGD (rank 4) "
-    "leaves 2.4% of them and costs 3.4 ns per parameter on a CPU.",
+    "Local steps: one exchange every distributed.local_steps steps, in one or more fragments, "
+    "hidden behind the steps that run meanwhile (distributed.local_delay). Packing it and the "
+    "outer step take 0.04 ns per parameter on a GPU and 9 to 23 ns on a CPU, more with fewer bits.",
+    "16-bit compression halves the bytes; 8 and 4 bits cut them to a quarter and an eighth; "
+    "PowerSGD (rank 4) leaves 2.4% of them and costs 3.4 ns per parameter on a CPU.",
     "The slowest link counts, and nothing else uses it. Waiting for data stays the same, and so "
     "does waiting for the slowest worker, unless devices are faster.",
 )

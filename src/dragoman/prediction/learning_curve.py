@@ -1,4 +1,4 @@
-"""Where a learning curve leads: many simple curves, weighed by how well each foretold it.
+"""Where a learning curve leads: many simple curves, weighted by how well each predicted it.
 
 Every curve of the grid is linear in what is left to fit, so that its posterior is known exactly
 (normal and inverse gamma). Its weight is its marginal likelihood, the product of how probable each

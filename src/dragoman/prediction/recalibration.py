@@ -1,31 +1,49 @@
 """From the share of draws in which something is true to a probability that holds in made-up runs.
 
-No curve of the grid is the true one: shares are off, and in the same way in run after run. Beta
-calibration (Kull, Silva Filho and Flach, 2017) bends either end of the scale by itself.
-benchmarks/fit_calibration.py fits it, to other runs than those in docs/results.md.
+No curve of the grid is the true one: shares are off, and in the same way in run after run. A
+piecewise linear function of the log-odds puts that right; benchmarks/fit_calibration.py fits it, to
+other runs than those in docs/results.md.
 """
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 SUREST = 1 / 4_000  # Nothing is taken to be surer than the draws can show.
+# Shares between which log-odds are interpolated.
+SHARES = (SUREST, 0.005, 0.02, 0.06, 0.15, 0.3, 0.5, 0.7, 0.85, 0.94, 0.98, 0.995, 1 - SUREST)
+
+
+def log_odds(share: float) -> float:
+    """Of a share that is neither 0 nor 1."""
+    return math.log(share / (1 - share))
+
+
+LOG_ODDS = tuple(map(log_odds, SHARES))
 
 
 @dataclass(frozen=True)
 class Recalibration:
-    """Odds of a share as they turned out: a factor, and a power for either end."""
+    """Log-odds as they turned out, for each of SHARES."""
 
-    log_factor: float
-    low: float
-    high: float
+    found: tuple[float, ...]
 
     def probability(self, share: float) -> float:
         """What happens as often as is said."""
         share = min(max(share, SUREST), 1 - SUREST)
-        log_odds = self.log_factor + self.low * math.log(share) - self.high * math.log(1 - share)
-        return 1 / (1 + math.exp(-log_odds))
+        return 1 / (1 + math.exp(-float(np.interp(log_odds(share), LOG_ODDS, self.found))))
 
 
 # Of a gain, by whether the schedule has an end; and of a turn.
-GAIN = {False: Recalibration(1.38, 1.86, 0.48), True: Recalibration(0.03, 0.44, 2.31)}
-TURN = Recalibration(1.27, 1.60, 1.41)
+GAIN = {
+    False: Recalibration(
+        (-6.19, -5.45, -4.61, -3.31, -2.28, -0.82, 0.76, 1.32, 1.95, 2.73, 3.41, 4.14, 5.49)
+    ),
+    True: Recalibration(
+        (-2.75, -2.08, -1.81, -1.37, -0.71, 0.16, 1.25, 2.46, 3.49, 4.79, 5.90, 6.78, 7.69)
+    ),
+}
+TURN = Recalibration(
+    (-8.04, -6.43, -4.91, -3.21, -1.29, -0.17, 1.05, 2.25, 3.46, 4.46, 4.77, 4.85, 4.99)
+)

@@ -23,9 +23,9 @@ def what_it_rests_on(found: Convergence) -> tuple[str, ...]:
     expected = " and ".join(_gain_words(*item) for item in gains.items())
     noise = " and ".join(_noise_words(*item) for item in gains.items())
     return (
-        f"Expected from 50% more steps: {expected}; in brackets, the range of 9 in 10 such runs.",
-        f"Based on {plural(found.evaluations, 'evaluation')}, each with a noise of about "
-        f"{noise}, and on simple curves weighted by how well they predicted them.",
+        f"Expected from 50% more steps: {expected}; 90% intervals in brackets.",
+        f"Based on {plural(found.evaluations, 'evaluation')} (noise of about {noise} each) and "
+        "on a family of learning curves, weighted by how well each predicted them.",
     )
 
 

@@ -102,7 +102,7 @@ def _arithmetic(case: _Case) -> str:
 def _words_without_gpu(case: _Case) -> str:
     percent, peak = case.findings.gpus.cpu_percent, _arithmetic(case)
     busy = f"; the CPUs were {percent:.0f}% busy" if percent is not None else ""
-    return f"The run used no GPU{busy}." + (f" It did {peak}." if peak else "")
+    return f"The run used no GPU{busy}." + (f" It reached {peak}." if peak else "")
 
 
 def _words_of_gpus(case: _Case) -> str:
@@ -120,7 +120,7 @@ def _words_of_gpus(case: _Case) -> str:
         if dip.cause != "training" and is_much and np.isfinite(dip.mean_utilization):
             words += f", {dip.mean_utilization:.0f}% during {dip.cause}s"
     doer = "it" if found.expected == 1 else "they"
-    useful = f"{doer} did {peak}" if peak else "how much of it was useful compute is unknown"
+    useful = f"{doer} reached {peak}" if peak else "how much of it was useful compute is unknown"
     words += (
         ". Busy does not mean useful (waiting in a collective and other processes also count as "
         f"busy): {useful}."
@@ -250,7 +250,7 @@ def _idle_advice(largest: Dips, findings: Findings) -> str:
     times = findings.times
     if largest.cause == "gap":
         return (
-            "Most idle time falls into a gap that the log does not explain: find out what the "
+            "Most idle time is in a gap that the log does not explain: find out what the "
             "machine was doing."
         )
     if largest.cause == "evaluation":

@@ -59,7 +59,9 @@ def network_bottleneck(evidence: Evidence, findings: Findings) -> Answer:
     found, times = findings.network, findings.latest_times
     if found is None or times is None:
         words = "No step has been measured yet."
-        return unknown("network_bottleneck", _QUESTION, words, "Let the run make a few steps.")
+        return unknown(
+            "network_bottleneck", _QUESTION, words, "Let the run continue for a few steps."
+        )
     seen = {traffic.host for traffic in found.traffic}
     unseen = tuple(host for host in evidence.hosts if host not in seen)
     run = findings.calibration
@@ -128,7 +130,7 @@ def _confidence(case: _Case) -> Confidence:
 _MEASURE_AGAIN = _advice(
     _if_not_a_loss("Run `dragoman check` to measure machines and links again.")
 )
-_MORE_STEPS = _advice(_if_not_a_loss("Let the run make more steps."))
+_MORE_STEPS = _advice(_if_not_a_loss("Let the run continue for more steps."))
 
 _unclear = partial(Row[_Case], verdict="unclear", confidence="low", note=_share)
 
@@ -165,7 +167,7 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         words="The log does not say how long steps waited for gradients from other machines.",
         advice=lambda case: (_MORE_STEPS if case.times.are_few else _MEASURE_AGAIN)(case),
     ),
-    "few steps": _unclear(words=_and("but too few steps were made"), advice=_MORE_STEPS),
+    "few steps": _unclear(words=_and("but there are too few steps so far"), advice=_MORE_STEPS),
     "small share": Row(
         verdict="no",
         tone=lambda case: "caution" if case.slower else "good",

@@ -41,7 +41,7 @@ def step_time(evidence: Evidence, findings: Findings) -> Answer:
     times, reason = findings.times, findings.step_reason
     if times is None or reason is None:
         words = "No step has been logged yet."
-        return unknown("step_time", _QUESTION, words, "Let the run make a few steps.")
+        return unknown("step_time", _QUESTION, words, "Let the run continue for a few steps.")
     case, details = _Case(findings, times), _details(evidence, findings, times)
     return ROWS[reason].answer("step_time", _QUESTION, facts_of(times), case, details)
 
@@ -55,7 +55,7 @@ def _words(case: _Case) -> str:
         for name in times.largest_first
         if times.share(name) >= _TOO_SMALL_TO_SAY
     )
-    return f"{words} The time went into {parts}." if parts else words
+    return f"{words} Breakdown: {parts}." if parts else words
 
 
 def _details(evidence: Evidence, findings: Findings, times: StepTimes) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ ROWS: Mapping[StepTimeReason, Row[_Case]] = {
         "caution",
     ),
     "waits for a worker": _row(lambda case: case.straggler, "caution"),
-    "few steps": _row("Let the run make more steps."),
+    "few steps": _row("Let the run continue for more steps."),
     "waits for gradients": _row(
         "Workers wait for each other's gradients: see the answer on the network."
     ),

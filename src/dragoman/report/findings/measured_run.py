@@ -75,10 +75,10 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
 def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -> str:
     """How far the model can be trusted: what it was fitted to, and what it was not."""
     error = round(100 * (predicted_seconds / times.mean - 1), 1) + 0.0
+    off = f"{abs(error):.1f}% too {'high' if error > 0 else 'low'}" if error else "exact"
     words = (
         "Every row is predicted from this run's own measurements. The prediction is fitted to "
-        f"the run's mean step of {in_time(times.mean)}; for the run itself, in the first row, it "
-        f"is {error:+.1f}% off."
+        f"the run's mean step of {in_time(times.mean)}; for the run itself (first row) it is {off}."
     )
     if network.model_infinite_seconds is None:
         return (

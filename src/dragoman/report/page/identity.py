@@ -23,7 +23,7 @@ def identity_rows(evidence: Evidence) -> list[tuple[str, str]]:
         ("Command", shlex.join(command_without_secrets(known.command))),
         ("Directory", known.directory),
         ("Dragoman", known.dragoman),
-        ("Its commit", _git(known.git)),
+        ("Dragoman commit", _git(known.git)),
         ("Python", known.python),
         ("PyTorch", known.torch),
         ("NumPy", known.numpy),
@@ -33,7 +33,7 @@ def identity_rows(evidence: Evidence) -> list[tuple[str, str]]:
         ("Parameters", f"{parameters:,}" if parameters else ""),
         ("Corpus", known.corpus.folder),
         ("Corpus identity", known.corpus.identity),
-        ("Score", evidence.evaluations.signature if evidence.evaluations else ""),
+        ("BLEU signature", evidence.evaluations.signature if evidence.evaluations else ""),
     ]
     return [(key, str(value)) for key, value in rows if value]
 
