@@ -276,10 +276,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-waiting",
         type=int,
-        default=1_000,
+        default=4_000,
         metavar="N",
         help="sentences that may wait; beyond that, requests are told to retry later (default: "
-        "1000)",
+        "4000)",
     )
     parser.add_argument(
         "--timeout-seconds",
