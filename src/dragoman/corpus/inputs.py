@@ -93,9 +93,14 @@ def find_inputs(config: Config, old: OldRun | None = None) -> Inputs:
         subwords = Subwords(load_subwords(path, f"vocabulary.{name}"))
         missing = [tag for tag in tags if subwords.tag(tag) is None]
         if missing and name != "target_model":
+            remedy = (
+                "remove the tag from the text (dragoman augment --mark '' makes pairs without one)"
+                if old
+                else "train it with control_symbols, or let prepare train the vocabulary"
+            )
             raise UserError(
                 f"vocabulary.{name}: {path} lacks the control symbol {missing[0]}, a tag of the "
-                "corpus; train it with control_symbols, or let prepare train the vocabulary"
+                f"corpus; {remedy}"
             )
     return Inputs(train, sets, list(models.values()), tags, old)
 
