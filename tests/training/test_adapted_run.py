@@ -284,7 +284,7 @@ def test_a_tag_that_the_old_vocabulary_lacks_is_refused_with_what_can_be_done(fo
     text = CHILD.replace('target = "special.de" }', 'target = "special.de", tag = "<bt>" }')
     tagged = configured(folder, "tagged", text.replace("prepared/special", "prepared/tagged"))
     old = find_old_run(tagged)
-    with pytest.raises(UserError, match="lacks the control symbol <bt>.*remove the tag"):
+    with pytest.raises(UserError, match=r"lacks the control symbol <bt>.*remove the tag"):
         prepare(tagged, processes=1, old=old)
 
 
