@@ -1,11 +1,13 @@
 """Two machines of which one has half the other's processor: with equal shares, and balanced.
 
-    python benchmarks/unequal_machines.py [--ways gradients local]
+    python benchmarks/unequal_machines.py [--ways gradients local] [--rounds 3]
 
-Prints what each does alone, and what both do together of the sum of that; links have no limit.
+Prints what each does alone, and what both do together of the sum of that; links have no limit. All
+take turns, to share the noise of the host, and medians count.
 """
 
 import argparse
+import statistics
 from itertools import chain
 from pathlib import Path
 
@@ -13,9 +15,9 @@ from demo_machines import demo_machines, lines_of, shared_cores, train
 from machines import Network
 
 CORES = {"hostA": 0.4, "hostB": 0.2}
-STEPS, FIRST_COUNTED = 20, 4
-SETTINGS = [f"training.steps={STEPS}", "schedule.decay_steps=4", "schedule.warmup_steps=12"]
-SETTINGS += ["evaluation.every_steps=1_000", "batches.tokens_per_step=2048"]
+STEPS, FIRST_COUNTED = 12, 4
+SETTINGS = [f"training.steps={STEPS}", "schedule.decay_steps=4", "schedule.warmup_steps=4"]
+SETTINGS += ["evaluation.every_steps=1_000", "batches.tokens_per_step=8192"]
 BALANCED = ["distributed.balance=true"]
 LOCAL = ["distributed.sync=local", "distributed.local_steps=8"]
 WAYS = {
@@ -39,20 +41,31 @@ def speed(net: Network, config: Path, hosts: str, settings: list[str]) -> tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    ways = parser.parse_args().ways
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    together = dict(chain(*(WAYS[way].items() for way in arguments.ways)))
+    speeds: dict[str, list[float]] = {}
+    shares: dict[str, str] = {}
     with demo_machines(list(CORES)) as (net, config), shared_cores(net, *CORES.values()):
-        # The first machine's folder is read, so each takes its turn in being the first.
-        alone = []
-        for machine in list(net.machines):
-            others = [one for one in net.machines if one is not machine]
-            net.machines[:] = [machine, *others]
-            alone.append(speed(net, config, f"{machine.name}:1", [])[0])
-            print(f"{machine.name} alone: {alone[-1]:,.0f} target tokens/s", flush=True)
-        net.machines.sort(key=lambda one: one.name)
-        print("| setting | target tokens/s | of the sum | rows |\n|---|---|---|---|")
-        for name, settings in chain(*(WAYS[way].items() for way in ways)):
-            found, rows = speed(net, config, "hostA:1,hostB:1", settings)
-            print(f"| {name} | {found:,.0f} | {found / sum(alone):.0%} | {rows} |", flush=True)
+        for _ in range(arguments.rounds):
+            for machine in list(net.machines):
+                # The first machine's folder is read, so each takes its turn in being the first.
+                net.machines.sort(key=lambda one: one is not machine)
+                found = speed(net, config, f"{machine.name}:1", [])[0]
+                speeds.setdefault(machine.name, []).append(found)
+            net.machines.sort(key=lambda one: one.name)
+            for name, settings in together.items():
+                found, shares[name] = speed(net, config, "hostA:1,hostB:1", settings)
+                speeds.setdefault(name, []).append(found)
+            print({name: [round(one) for one in found] for name, found in speeds.items()})
+    alone = sum(statistics.median(speeds[name]) for name in CORES)
+    print("| setting | target tokens/s, each round | median | of the sum | rows |")
+    print("|---|---|---|---|---|")
+    for name, each in speeds.items():
+        shown, median = ", ".join(f"{one:,.0f}" for one in each), statistics.median(each)
+        print(
+            f"| {name} | {shown} | {median:,.0f} | {median / alone:.0%} | {shares.get(name, '')} |"
+        )
 
 
 if __name__ == "__main__":
