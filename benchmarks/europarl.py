@@ -136,7 +136,7 @@ def read_curve(path: Path) -> Curve:
     return curve
 
 
-def draw(picture: Path, curves: dict[str, Curve]) -> None:
+def draw(picture: Path, curves: dict[str, Curve], where: str = "one GPU") -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4))
@@ -144,7 +144,7 @@ def draw(picture: Path, curves: dict[str, Curve]) -> None:
         axes.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=name)
         for minutes, bleu in curve:
             print(f"| {name} | {minutes:.1f} | {bleu:.2f} |")
-    axes.set(xlabel="minutes of training on one GPU", ylabel=f"BLEU, {SET}, greedy")
+    axes.set(xlabel=f"minutes of training on {where}", ylabel=f"BLEU, {SET}, greedy")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()

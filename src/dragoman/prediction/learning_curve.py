@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.prediction.curve_shapes import FAMILY_PRIOR, Design, all_designs, columns
+from dragoman.prediction.evaluation_noise import rough_noise, running_median, seen_rise
 from dragoman.prediction.recalibration import GAIN, TURN
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.schedule import Floats
@@ -53,7 +54,8 @@ class Forecast:
     """Draws of what may be true, each as likely as the other."""
 
     gain: Floats  # What half as many steps again would bring.
-    rise: Floats  # How far the curve lies above its minimum now.
+    rise: Floats  # How far the curve lies above its minimum now,
+    seen_rise: float  # and the evaluations, noise and all, above theirs.
     best_step: Floats  # Where the minimum is.
     path_steps: Floats  # From the first evaluation on, and beyond the last one.
     path: Floats  # Draws by path_steps: the curve without noise.
@@ -74,7 +76,7 @@ class Forecast:
     def rise_probability(self, at_least: float) -> float:
         """How likely the curve has risen so far."""
         share = float((self.rise >= at_least).mean())
-        return TURN.probability(share)
+        return TURN.probability(share, self.seen_rise / at_least)
 
     def change_since(self, step: float) -> Floats:
         """How far the curve has risen since a step, up to the last evaluation."""
@@ -185,7 +187,7 @@ def _priors(axis: _Axis, values: Floats, unit: float, share: float) -> Iterator[
 def _fit_all(axis: _Axis, values: Floats, unit: float, share: float) -> Iterator[_Fits]:
     """Fit every curve of the grid, those with as many coefficients at once."""
     end = float(np.median(values[-3:]))
-    noise = max(_rough_noise(values), 0.1 * unit)
+    noise = max(rough_noise(values), 0.1 * unit)
     excess = np.abs(running_median(values) - end) / noise
     by_size: dict[int, list[_Prior]] = {}
     for prior in _priors(axis, values, unit, share):
@@ -317,6 +319,7 @@ def _draw(
     return Forecast(
         gain=path[:, _NOW] - path[:, -1],
         rise=path[:, _NOW] - past.min(axis=1),
+        seen_rise=seen_rise(curve.values),
         best_step=path_steps[np.argmin(past, axis=1)],
         path_steps=path_steps,
         path=path,
@@ -332,19 +335,3 @@ def _possible(fits: _Fits) -> Floats:
     each = fits.means[:, 1:] / np.sqrt(2 * variances[:, 1:])
     shares: Floats = np.prod(0.5 * (1 + np.vectorize(math.erf, otypes=[float])(each)), axis=1)
     return np.maximum(shares, 1e-300)
-
-
-def _rough_noise(values: Floats) -> float:
-    """By second differences, in which a curve's fall hardly shows."""
-    if len(values) < 4:
-        return 0.0
-    later = values[len(values) // 3 :]
-    later = later if len(later) >= 4 else values
-    return float(1.4826 * np.median(np.abs(np.diff(later, 2))) / math.sqrt(6))
-
-
-def running_median(values: Floats) -> Floats:
-    """Median of each value and its two neighbours; one low outlier is no minimum."""
-    padded = np.concatenate((values[:1], values, values[-1:]))
-    median: Floats = np.median((padded[:-2], padded[1:-1], padded[2:]), axis=0)
-    return median

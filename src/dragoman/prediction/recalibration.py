@@ -1,8 +1,9 @@
 """From the share of draws in which something is true to a probability that holds in made-up runs.
 
 No curve of the grid is the true one: shares are off, and in the same way in run after run. A
-piecewise linear function of the log-odds puts that right; benchmarks/fit_calibration.py fits it, to
-other runs than those in docs/results.md.
+piecewise linear function of the log-odds puts that right, and for a turn another one, of how far
+the evaluations themselves have risen; benchmarks/fit_calibration.py fits them, to other runs than
+those in docs/results.md.
 """
 
 import math
@@ -21,18 +22,23 @@ def log_odds(share: float) -> float:
 
 
 LOG_ODDS = tuple(map(log_odds, SHARES))
+# How far the last evaluations lie above those before, as part of the rise that is asked about.
+SEEN_RISES = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
 class Recalibration:
-    """Log-odds as they turned out, for each of SHARES."""
+    """Log-odds as they turned out: for each of SHARES and, to be added, of SEEN_RISES."""
 
     found: tuple[float, ...]
+    by_seen_rise: tuple[float, ...] = (0.0,) * len(SEEN_RISES)
 
-    def probability(self, share: float) -> float:
+    def probability(self, share: float, seen_rise: float = 0.0) -> float:
         """What happens as often as is said."""
         share = min(max(share, SUREST), 1 - SUREST)
-        return 1 / (1 + math.exp(-float(np.interp(log_odds(share), LOG_ODDS, self.found))))
+        odds = np.interp(log_odds(share), LOG_ODDS, self.found)
+        odds += np.interp(seen_rise, SEEN_RISES, self.by_seen_rise)
+        return 1 / (1 + math.exp(-float(odds)))
 
 
 # Of a gain, by whether the schedule has an end; and of a turn.

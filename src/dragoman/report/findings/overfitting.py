@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from dragoman.prediction.learning_curve import Forecast, running_median
+from dragoman.prediction.evaluation_noise import running_median
+from dragoman.prediction.learning_curve import Forecast
 from dragoman.prediction.outlook import MEANINGFUL, Outlook, forecast_of
 from dragoman.report.evidence.series import NAN, Floats
 from dragoman.report.evidence.step_series import Evaluations
