@@ -15,9 +15,9 @@ from demo_machines import demo_machines, lines_of, shared_cores, train
 from machines import Network
 
 CORES = {"hostA": 0.4, "hostB": 0.2}
-STEPS, FIRST_COUNTED = 12, 4
-SETTINGS = [f"training.steps={STEPS}", "schedule.decay_steps=4", "schedule.warmup_steps=4"]
-SETTINGS += ["evaluation.every_steps=1_000", "batches.tokens_per_step=8192"]
+STEPS, FIRST_COUNTED = 20, 4  # Two whole rounds of local steps are counted.
+SETTINGS = [f"training.steps={STEPS}", "schedule.decay_steps=4", "schedule.warmup_steps=12"]
+SETTINGS += ["evaluation.every_steps=1_000", "batches.tokens_per_step=4096"]
 BALANCED = ["distributed.balance=true"]
 LOCAL = ["distributed.sync=local", "distributed.local_steps=8"]
 WAYS = {

@@ -427,7 +427,7 @@ class TrainingSettings:
         0.0,
         "R-Drop for small corpora: train on every pair twice at once, with other dropout, and draw "
         "the two predictions together with this weight; 5 is usual. A step takes twice as much "
-        "arithmetic and memory.",
+        "arithmetic and memory; on Multi30k it lowered the loss but not BLEU.",
         minimum=0,
         maximum=100,
     )

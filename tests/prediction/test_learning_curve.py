@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dragoman.config import ScheduleSettings
+from dragoman.prediction.evaluation_noise import seen_rise
 from dragoman.prediction.learning_curve import MOST_POINTS, Curve, Forecast, forecast
 from dragoman.prediction.outlook import look_ahead
 from dragoman.prediction.recalibration import GAIN, TURN
@@ -78,6 +79,19 @@ def test_recalibration_keeps_the_order() -> None:
         # Of made-up runs whose schedule has an end, and of whose draws none gains, 5% do.
         assert 0 < probabilities[0] < 0.07
         assert 0.95 < probabilities[-1] < 1
+
+
+def test_a_turn_is_likelier_the_further_evaluations_have_risen() -> None:
+    for share in (0.05, 0.5, 0.95):
+        found = [TURN.probability(share, seen) for seen in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 9.0)]
+        assert found == sorted(found)
+        assert found[0] < share < found[-1]
+
+
+def test_evaluations_have_risen_above_their_lowest_but_for_an_outlier() -> None:
+    values = np.array([3.0, 2.0, 1.0, 0.1, 1.0, 1.0, 1.5, 1.5, 1.8])
+    assert seen_rise(values) == pytest.approx(0.6)
+    assert _forecast(values).seen_rise == pytest.approx(0.6)
 
 
 def test_more_noise_is_less_certainty() -> None:

@@ -370,7 +370,7 @@ def test_losses_that_are_no_numbers_are_not_too_few(tmp_path: Path) -> None:
     [(True, "If in doubt, use the checkpoint of step"), (False, "Watch the next evaluations")],
 )
 def test_what_has_ended_has_no_next_evaluation(tmp_path: Path, finished: bool, advice: str) -> None:
-    run = learned(tmp_path, turns_late(0.035), lambda step: 20.0)
+    run = learned(tmp_path, turns_late(0.028), lambda step: 20.0)
     run.lines = run.lines if finished else run.lines[:-1]
     found = answers_of(run.write())["overfitting"]
     assert found.evidence["reason"] == "rise within noise"
