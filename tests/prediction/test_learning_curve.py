@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +80,17 @@ def test_recalibration_keeps_the_order() -> None:
         # Of made-up runs whose schedule has an end, and of whose draws none gains, 5% do.
         assert 0 < probabilities[0] < 0.07
         assert 0.95 < probabilities[-1] < 1
+
+
+def test_the_page_about_the_report_has_these_numbers() -> None:
+    page = (Path(__file__).parents[2] / "docs/report.md").read_text()
+    for name, log_odds in {
+        "a gain": GAIN[False].found,
+        "a gain, the schedule has an end": GAIN[True].found,
+        "a turn": TURN.found,
+        "a turn, to be added": TURN.by_seen_rise,
+    }.items():
+        assert f"| {name} | {' | '.join(f'{one:.2f}' for one in log_odds)} |" in page
 
 
 def test_a_turn_is_likelier_the_further_evaluations_have_risen() -> None:
