@@ -4,9 +4,10 @@ How the machines are made is in `shared_gpu.py`. They share the GPU, so that eac
 GPU of a half (a quarter) of the speed: 100% means that nothing is lost to the network, to the outer
 step or to sharing. What sharing alone costs is told by machines that never synchronize.
 
-    python benchmarks/gpu_machines.py CONFIG FOLDER [ROW ...]
+    python benchmarks/gpu_machines.py CONFIG FOLDER [ROW ...] [SETTING=VALUE ...]
 
-Needs root, iproute2 and one GPU; CONFIG is a prepared corpus with a model for bfloat16.
+Needs root, iproute2 and one GPU; CONFIG is a prepared corpus with a model for bfloat16. Settings
+are for all rows but PyTorch's own.
 """
 
 import json
@@ -50,6 +51,8 @@ def local(steps: int, fragments: int, compression: str, delay: int | None = None
 NEVER = local(1_000_000, 1, "none")
 ROWS = {
     "one": Row("one worker, the whole GPU", 1, "", []),
+    "half": Row("one worker, half of the slots", 1, "", ["batches.tokens_per_step=16_384"]),
+    "quarter": Row("one worker, a quarter of the slots", 1, "", ["batches.tokens_per_step=8_192"]),
     "never": Row("two that never synchronize", 2, "", NEVER),
     "four-never": Row("four that never synchronize", 4, "", NEVER),
     "gradients": Row("gradients", 2, "1gbit", [], 20),
@@ -71,14 +74,16 @@ ROWS = {
 PEER = Path(__file__).with_name("peer_machine.py")
 
 
-def measure(config: Path, folder: Path, key: str, row: Row) -> dict[str, float]:
+def measure(
+    config: Path, folder: Path, key: str, row: Row, settings: Sequence[str] = ()
+) -> dict[str, float]:
     """Train one way and tell speed and phases, of worker 0's steps after the first ones."""
     if row.peer:
         return measure_peer(config, folder, key, row)
     run = folder / key
     command = [sys.executable, "-m", "dragoman", "train", str(config), "--run", str(run)]
     command.append(f"training.steps={row.steps}")
-    command += ["checkpoints.every_steps=1_000_000", *row.settings]
+    command += ["checkpoints.every_steps=1_000_000", *settings, *row.settings]
     if row.machines == 1:
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         return read(run, row)
@@ -126,7 +131,8 @@ def read(run: Path, row: Row) -> dict[str, float]:
 
 def main() -> None:
     config, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    keys = sys.argv[3:] or list(ROWS)
+    settings = [word for word in sys.argv[3:] if "=" in word]
+    keys = [word for word in sys.argv[3:] if "=" not in word] or list(ROWS)
     folder.mkdir(parents=True, exist_ok=True)
     print(
         "| setting | machines | link | target tokens/s | of one worker | ms per step: compute + "
@@ -138,7 +144,7 @@ def main() -> None:
         row = ROWS[key]
         try:
             with side_by_side(row.machines):
-                found = measure(config, folder, key, row)
+                found = measure(config, folder, key, row, settings)
         except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
             print(f"| {row.label} | {row.machines} | {row.rate or 'none'} | failed: {error} | | |")
             continue

@@ -30,7 +30,7 @@ def problems_of(path: Path, text: str = "", overrides: tuple[str, ...] = ()) -> 
     path.write_text(MINIMAL + text)
     with pytest.raises(ConfigError) as caught:
         load_config(path, overrides)
-    return caught.value.problems
+    return tuple(problem.words for problem in caught.value.problems)
 
 
 def test_paths_are_relative_to_the_config_file(config_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_required_settings_and_examples_of_the_page_are_real(config_path: Path) 
     config_path.write_text("")
     with pytest.raises(ConfigError) as caught:
         load_config(config_path)
-    missing = [problem.split(" is missing")[0] for problem in caught.value.problems]
+    missing = [problem.words.split(" is missing")[0] for problem in caught.value.problems]
     assert missing == [f"corpus.{name}" for name in required]
     for example in EXAMPLES.values():
         config_path.write_text(example.replace("```toml", "").replace("```", ""))

@@ -8,7 +8,7 @@ import sys
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, is_dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,26 +18,34 @@ from dragoman.documents import LARGEST_WHOLE_NUMBER, items_of
 from dragoman.errors import UserError
 
 
-class ConfigError(UserError):
-    """One or more problems of a config, one line each."""
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a config, in one line."""
 
-    def __init__(self, origin: str, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(f"{origin}: {problem}" for problem in problems))
+    words: str
+    setting: str = ""  # Whose value is invalid, if it is one by itself.
+
+
+class ConfigError(UserError):
+    """One or more problems of a config."""
+
+    def __init__(self, origin: str, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(f"{origin}: {problem.words}" for problem in problems))
         self.problems = tuple(problems)
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a config file, apply the overrides, and check everything."""
     table = _read_toml(path)
-    problems: list[str] = []
+    problems: list[Problem] = []
     for override in overrides:
-        problems += _apply_override(table, override)
+        problems += map(Problem, _apply_override(table, override))
     config: Config = _Reader(path.resolve().parent, problems).section(Config, table, "")
     if not problems:
         # A run's own config spells out every default, and must be as good as the one it is from.
         plain = flatten(Config(**{section.name: kind() for section, kind in sections()}))
         given = {name for name, value in flatten(config).items() if value != plain[name]}
-        problems += contradictions(config, given)
+        problems += map(Problem, contradictions(config, given))
     if problems:
         raise ConfigError(str(path), problems)
     return config
@@ -45,10 +53,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 def load_saved_config(path: Path) -> Config:
     """Read a config that `dump_config` wrote, where every setting is given."""
-    problems: list[str] = []
+    problems: list[Problem] = []
     config: Config = _Reader(path.resolve().parent, problems).section(Config, _read_toml(path), "")
-    if not problems:
-        problems += model_contradictions(config.model)  # All others were found before training.
+    if not problems:  # All other contradictions were found before training.
+        problems += map(Problem, model_contradictions(config.model))
     if problems:
         raise ConfigError(str(path), problems)
     return config
@@ -131,18 +139,18 @@ def _apply_override(table: dict[str, Any], override: str) -> list[str]:
 class _Reader:
     """Turns tables into dataclasses, collecting problems instead of stopping at the first."""
 
-    def __init__(self, base: Path, problems: list[str]) -> None:
+    def __init__(self, base: Path, problems: list[Problem]) -> None:
         self.base = base
         self.problems = problems
 
     def section(self, kind: type, table: Any, name: str) -> Any:
         """Read one table as the dataclass `kind`."""
         if not isinstance(table, dict):
-            self.problems.append(f"{name} must be a table, not {_shown(table)}")
+            self._wrong(name, table, "a table")
             table = {}
         known = {item.name: (item, hint) for item, hint in items_of(kind)}
         for key in table.keys() - known.keys():
-            self.problems.append(_unknown(key, name, list(known)))
+            self.problems.append(Problem(_unknown(key, name, list(known)), _join(name, key)))
         values = {}
         for key, (item, hint) in known.items():
             if key in table:
@@ -191,26 +199,29 @@ class _Reader:
         try:
             return str(self.base / Path(value).expanduser())
         except RuntimeError:
-            self.problems.append(f"{name}: no home folder for that user: {_toml(value)}")
+            self._invalid(name, f": no home folder for that user: {_toml(value)}")
             return value
 
+    def _invalid(self, name: str, why: str) -> None:
+        self.problems.append(Problem(name + why, name))
+
     def _wrong(self, name: str, value: Any, wanted: str) -> None:
-        self.problems.append(f"{name} must be {wanted}, not {_shown(value)}")
+        self._invalid(name, f" must be {wanted}, not {_shown(value)}")
 
     def _check_range(self, name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if not isinstance(value, (int, float)):
             return
         if isinstance(value, int) and abs(value) > LARGEST_WHOLE_NUMBER:
-            self.problems.append(f"{name} must be at most {LARGEST_WHOLE_NUMBER:,}, not {value:,}")
+            self._invalid(name, f" must be at most {LARGEST_WHOLE_NUMBER:,}, not {value:,}")
             return
         if not math.isfinite(value):
-            self.problems.append(f"{name} must be a finite number, not {value:g}")
+            self._invalid(name, f" must be a finite number, not {value:g}")
             return
         minimum, maximum = metadata.get("minimum"), metadata.get("maximum")
         if minimum is not None and not value >= minimum:
-            self.problems.append(f"{name} must be at least {minimum:,.15g}, not {value:,.15g}")
+            self._invalid(name, f" must be at least {minimum:,.15g}, not {value:,.15g}")
         if maximum is not None and not value <= maximum:
-            self.problems.append(f"{name} must be at most {maximum:,.15g}, not {value:,.15g}")
+            self._invalid(name, f" must be at most {maximum:,.15g}, not {value:,.15g}")
 
 
 def describe_type(hint: Any) -> str:

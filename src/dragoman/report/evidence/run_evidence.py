@@ -1,22 +1,17 @@
 """Loads a run folder, be the run finished, alive or dead; only reads files."""
 
 import math
-import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from dragoman.config import Config
-from dragoman.config_file import ConfigError, load_saved_config
 from dragoman.corpus.manifest import SIDES, Manifest
 from dragoman.documents import (
     Mismatch,
     encode,
-    items_of,
     number_or_none,
     parse,
     parse_leniently,
@@ -35,6 +30,7 @@ from dragoman.report.evidence.history import Attempt, History, read_history
 from dragoman.report.evidence.json_lines import read_json, read_json_lines, table_of, whole_number
 from dragoman.report.evidence.kept_checkpoints import read_checkpoints
 from dragoman.report.evidence.monitor_logs import Machine, read_machines
+from dragoman.report.evidence.run_settings import read_settings
 from dragoman.report.evidence.step_series import Evaluations
 from dragoman.runs.folder import RunFolder
 from dragoman.thresholds import SILENCE
@@ -43,11 +39,6 @@ from dragoman.wording import plural
 State = Literal["finished", "stopped", "running", "crashed", "not started", "lost"]
 
 _MOST_NAMED = 8  # Of events of one kind.
-# Of one of their settings alone, the default would be taken for what the run had.
-_READ_AS_A_WHOLE = ("model", "schedule")
-_LONGEST_PROBLEM = 160  # Characters: a number may have hundreds of digits.
-# How a problem of a config begins; what comes before " = " is valid, but does not fit another.
-_SETTING_OF_PROBLEM = re.compile(r"(\w+)(?:\.(\w+))?( = )?")
 
 
 @dataclass(frozen=True)
@@ -157,7 +148,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
     interfaces = {link.hosts[0]: link.interface for link in history.links}
     machines = read_machines(folder.monitor, hosts, interfaces, missing)
     provenance = _read_provenance(folder.provenance, missing)
-    settings = _read_settings(folder.config, missing)
+    settings = read_settings(folder.config, missing)
     checkpoints = read_checkpoints(folder.checkpoints, missing)
     if history.checkpoints and not checkpoints.checkpoints:
         written = plural(len(history.checkpoints), "checkpoint")
@@ -234,44 +225,6 @@ def _damage(path: Path, saved: SavedFile) -> str | None:
         return find_file_damage(path, saved.bytes, saved.sha256 or None)
     except OSError as error:
         return f"{path.name} cannot be read ({error.strerror})"
-
-
-def _read_settings(path: Path, missing: list[str]) -> dict[str, Any]:
-    """The settings as they stand, even of another version of Dragoman, but only valid ones."""
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        load_saved_config(path)
-        return settings
-    except ConfigError as error:
-        missing += _drop_invalid(settings, error.problems)
-        return settings
-    except FileNotFoundError:
-        missing.append("config.toml is missing: the settings are unknown")
-    except (OSError, UserError, ValueError, RecursionError) as error:
-        missing.append(f"config.toml cannot be read: {error}")
-    return {}
-
-
-def _drop_invalid(settings: dict[str, Any], problems: Sequence[str]) -> Iterator[str]:
-    """Take out each setting that has a problem, and say so; unknown ones do no harm."""
-    known = {section.name: hint for section, hint in items_of(Config)}
-    for problem in problems:
-        named = _SETTING_OF_PROBLEM.match(problem)
-        section, name, is_contradiction = named.groups() if named else ("", None, None)
-        if section not in known:
-            continue
-        if name is not None and name not in {one.name for one, _ in items_of(known[section])}:
-            continue
-        is_long = len(problem) > _LONGEST_PROBLEM
-        words = f"config.toml: {problem[:_LONGEST_PROBLEM]}{'…' if is_long else ''}"
-        if is_contradiction:
-            yield words
-        elif name is None or section in _READ_AS_A_WHOLE:
-            yield f"{words}; this report leaves out all of [{section}]"
-            settings.pop(section, None)
-        else:
-            yield f"{words}; this report leaves it out"
-            table_of(settings.get(section)).pop(name, None)
 
 
 def _read_samples(path: Path, missing: list[str]) -> tuple[SampleTranslation, ...]:
