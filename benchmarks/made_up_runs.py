@@ -66,7 +66,8 @@ def make_run(generator: np.random.Generator, settings: Settings) -> MadeUpRun:
     while True:
         run = _draw_run(generator, settings)
         size = "little" if run.worth < 0.25 else "near" if run.worth <= 2 else "much"
-        if size == wanted:
+        # Of steps that someone moved, two may be one.
+        if size == wanted and len(run.steps) >= settings.fewest:
             return run
 
 
