@@ -47,19 +47,22 @@ def turn_share(seed: tuple[int, int], settings: Settings) -> tuple[float, float,
 def fit(shares: Sequence[float], truth: Sequence[bool], seen: Sequence[float] = ()) -> Floats:
     """Logistic regression on hat functions, smoothed by their second differences.
 
-    Those of the shares come first, then those of the seen rises, if there are any.
+    Those of the shares come first, then those of the seen rises but the last, if there are any.
     """
     share = np.clip(shares, SUREST, 1 - SUREST)
-    parts = [(np.log(share / (1 - share)), LOG_ODDS)]
-    parts += [(np.array(seen), SEEN_RISES)] if seen else []
+    parts = [(np.log(share / (1 - share)), LOG_ODDS, len(LOG_ODDS))]
+    parts += [(np.array(seen), SEEN_RISES, len(SEEN_RISES) - 1)] if seen else []
     hats = np.concatenate(
-        [[np.interp(at, knots, one) for one in np.eye(len(knots))] for at, knots in parts]
+        [
+            [np.interp(at, knots, one) for one in np.eye(len(knots))[:free]]
+            for at, knots, free in parts
+        ]
     )
     penalty = 1e-3 * np.eye(len(hats))
     first = 0
-    for _, knots in parts:
-        own = slice(first, first + len(knots))
-        bends = np.diff(np.eye(len(knots)), n=2, axis=0)
+    for _, knots, free in parts:
+        own = slice(first, first + free)
+        bends = np.diff(np.eye(len(knots)), n=2, axis=0)[:, :free]
         penalty[own, own] += SMOOTHNESS * bends.T @ bends
         first = own.stop
     target = np.array(truth, dtype=float)
@@ -100,7 +103,7 @@ def main() -> None:
         print(f"gain, schedule with an end {has_end}: {found} ({len(chosen):,} runs)")
     share, seen, truth = zip(*turns, strict=True)
     found = fit(share, truth, seen).round(2).tolist()
-    print(f"turn: {found[: len(LOG_ODDS)]}, seen rises {found[len(LOG_ODDS) :]}")
+    print(f"turn: {found[: len(LOG_ODDS)]}, seen rises {[*found[len(LOG_ODDS) :], 0.0]}")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,10 @@ def add_augment(parser: argparse.ArgumentParser) -> None:
         help="distill: of the best N translations of each line take the one most like this file's",
     )
     parser.add_argument(
-        "--n-best", type=int, metavar="N", help=f"distill: so many to choose from ({N_BEST})"
+        "--n-best",
+        type=int,
+        metavar="N",
+        help=f"distill: candidates for each line (default: {N_BEST})",
     )
     parser.add_argument(
         "--by",
@@ -101,9 +104,13 @@ def add_augment(parser: argparse.ArgumentParser) -> None:
         help="the config's tag before every source sentence of the pairs, or '' for none "
         "(default: <bt> for back-translate, none for distill)",
     )
-    parser.add_argument("--name", help="of the text in the config (default: the way)")
+    parser.add_argument(
+        "--name", help="of the text in the config (default: back-translated or distilled)"
+    )
     parser.add_argument("--weight", type=float, default=1.0, help="in the config (default: 1)")
-    parser.add_argument("--processes", type=int, help="that filter (default: all cores)")
+    parser.add_argument(
+        "--processes", type=int, help="number of filtering processes (default: all cores)"
+    )
 
 
 def refuse_ignored(arguments: argparse.Namespace) -> None:
@@ -228,9 +235,16 @@ def read_pairs(arguments: argparse.Namespace, text: "TextRequest") -> "AugmentRe
     if arguments.min_score is not None and not math.isfinite(arguments.min_score):
         raise UserError(f"--min-score {arguments.min_score}: must be a finite number")
 
-    from dragoman.inference.augment import PAIRS, AugmentRequest, find_languages, refuse_unequal
+    from dragoman.inference.augment import (
+        PAIRS,
+        AugmentRequest,
+        find_languages,
+        refuse_in_vain,
+        refuse_unequal,
+    )
     from dragoman.inference.pair_filters import PairLimits
 
+    refuse_in_vain(arguments.input, arguments.output)
     if arguments.reference:
         refuse_unequal(arguments.input, arguments.reference)
     languages = find_languages(text.choice, text.engine)

@@ -182,6 +182,24 @@ def test_wrong_requests_are_one_line(
     assert len(errors.splitlines()) == 1
 
 
+def test_nothing_is_made_of_an_empty_text_nor_beside_other_files(
+    spelling_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, folder = tmp_path / "text", tmp_path / "out"
+    text.write_text("")
+    command = [*DISTILL, str(spelling_run), "--input", str(text), "--output", str(folder)]
+    code, errors = refusal(capsys, *command)
+    assert (code, errors.strip()) == (2, f"dragoman: --input {text} is empty")
+    assert not folder.exists()
+    write_lines(text, ["one"])
+    folder.mkdir()
+    (folder / "pairs.tsv.zst").write_text("precious")
+    code, errors = refusal(capsys, *command)
+    assert (code, "contains files that augment did not make" in errors) == (2, True), errors
+    assert [path.name for path in folder.iterdir()] == ["pairs.tsv.zst"]
+    assert (folder / "pairs.tsv.zst").read_text() == "precious"
+
+
 @pytest.mark.slow
 def test_missing_text_and_nothing_left_are_told(
     spelling_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -105,7 +105,7 @@ def test_text_that_is_not_utf8_is_translated_and_named(
     monkeypatch.setattr("sys.stdin", open(tmp_path / "text"))
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
     main(["translate", str(run)])
-    assert "1 lines are not UTF-8, first line 2: convert the text" in capsys.readouterr().err
+    assert "1 line is not UTF-8, first line 2: convert the text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ def test_workers_share_the_parts_and_survive_each_other(
 def test_a_part_that_its_process_leaves_is_made_by_who_waits(tmp_path: Path) -> None:
     text, folder = tmp_path / "text", tmp_path / "out"
     text.write_text("one\ntwo\nthree\n")
+    folder.mkdir()
     request = PartsRequest(text, folder, lines=1)
     made: list[int] = []
 
@@ -171,16 +172,19 @@ def test_other_options_are_not_mixed(
     text.write_text("one two\n")
     main(words(spelling_run, text, folder))
     for more, line in (
-        (["--beam", "2"], "(different: translation): use the same options"),
-        (SAMPLING, "(different: sampling): "),
-        (["--checkpoint", "50"], "(different: weights): "),
-        (["--scores", "--n-best", "2"], "(different: n_best, scores): "),
+        (["--beam", "2"], "(beam: 4 there, 2 here): use the same text, model and options"),
+        (SAMPLING, "(with sampling here): "),
+        (["--checkpoint", "50"], "(by other weights): "),
+        (
+            ["--scores", "--n-best", "2"],
+            "(n_best: 1 there, 2 here, scores: false there, true here): ",
+        ),
     ):
         code, errors = refusal(capsys, *words(spelling_run, text, folder, *more))
         assert (code, line in errors.splitlines()[-1]) == (2, True), errors
     text.write_text("one two three\n")
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
-    assert "(different: input)" in errors
+    assert "(from another text)" in errors
     (folder / "job.json").write_text(json.dumps({"lines": 0}))
     _, errors = refusal(capsys, *words(spelling_run, text, folder))
     assert "job.json is damaged" in errors
@@ -207,7 +211,8 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
     _agree_on_job(tmp_path, JOB)
     _agree_on_job(tmp_path, JOB)
     for name, value in others.items():
-        with pytest.raises(UserError, match=f"different: {name}.*: use the same"):
+        told = {"input": "another text", "weights": "other weights", "translation": "beam"}
+        with pytest.raises(UserError, match=f"{told.get(name, name)}.*: use the same"):
             _agree_on_job(tmp_path, replace(JOB, **{name: value}))
 
 
@@ -220,6 +225,8 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
         (["--hosts", "a,b"], "--hosts is an option of --input and --output"),
         (["--input", "gone", "--output", "out", "--workers", "0"], "--workers 0: must be at least"),
         (["--input", "gone", "--output", "out"], "--input gone: no such file"),
+        (["--input", "/", "--output", "out"], "--input / is a folder, not a file"),
+        (["--input", __file__, "--output", __file__], "is a file, or lies in one: name a folder"),
         (["--input", "gone", "--output", "out", "--part-lines", "0"], "must be at least 1"),
     ],
 )

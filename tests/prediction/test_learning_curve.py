@@ -93,11 +93,10 @@ def test_the_page_about_the_report_has_these_numbers() -> None:
         assert f"| {name} | {' | '.join(f'{one:.2f}' for one in log_odds)} |" in page
 
 
-def test_a_turn_is_likelier_the_further_evaluations_have_risen() -> None:
+def test_a_turn_is_less_likely_where_evaluations_have_not_risen() -> None:
     for share in (0.05, 0.5, 0.95):
-        found = [TURN.probability(share, seen) for seen in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 9.0)]
-        assert found == sorted(found)
-        assert found[0] < share < found[-1]
+        found = [TURN.probability(share, seen) for seen in (-9.0, 0.0, 0.5, 9.0)]
+        assert max(found[:2]) < found[2] == found[3]
 
 
 def test_evaluations_have_risen_above_their_lowest_but_for_an_outlier() -> None:

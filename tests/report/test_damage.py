@@ -258,5 +258,5 @@ def test_the_healthy_run_misses_nothing(tmp_path: Path) -> None:
     assert json.loads((page.parent / "details.json").read_text())["missing"] == []
     for file in (page, page.with_suffix(".md")):
         # Nobody looked into the checkpoints.
-        assert "what is in those was not verified" in file.read_text()
+        assert "their contents were not verified" in file.read_text()
         assert "intact" not in file.read_text()

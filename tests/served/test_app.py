@@ -104,7 +104,11 @@ BAD_REQUESTS = {
     "q is a number": (ASKED | {"q": 7}, 400, "q must be a text or a list"),
     "q holds a number": (ASKED | {"q": ["a", 7]}, 400, "q must be a text or a list"),
     "a language is a list": (ASKED | {"source": ["en"]}, 400, "source must be the code"),
-    "no such language": (ASKED | {"target": "xx"}, 400, "en to xx is not supported: en to de, "),
+    "no such language": (
+        ASKED | {"target": "xx"},
+        400,
+        "en to xx is not supported; this server translates en to de, ",
+    ),
     "auto to nowhere": (ASKED | {"source": "auto", "target": "xx"}, 400, "auto to xx is not"),
     "no such format": (ASKED | {"format": "pdf"}, 400, "pdf format is not supported"),
     "too many alternatives": (ASKED | {"alternatives": 11}, 400, "a number from 0 to 10"),
@@ -122,11 +126,11 @@ BAD_REQUESTS = {
         for name in FIELDS
     },
     "half a pair in a list": (ASKED | {"q": ["a", "\udfff"]}, 400, "q contains an unpaired"),
-    "not JSON": (b'{"q": ', 400, "the body is not application/json"),
-    "nested without end": (b"[" * 60_000, 400, "the body is not application/json"),
+    "not JSON": (b'{"q": ', 400, "the body is not valid JSON"),
+    "nested without end": (b"[" * 60_000, 400, "the body is not valid JSON"),
     "a list": ([ASKED], 400, "must be a JSON object"),
     "not UTF-8": (b'{"q": "\xff"}', 400, "the body is not UTF-8"),
-    "nothing": (b"", 400, "the body is not application/json"),
+    "nothing": (b"", 400, "the body is not valid JSON"),
     "too large": (b" " * 200_000, 413, "larger than 89536 bytes"),
 }
 

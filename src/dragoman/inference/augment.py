@@ -26,7 +26,7 @@ from dragoman.files import describe_file, exclusive, write_whole, writing_whole
 from dragoman.inference.decoder import TrainedChoice
 from dragoman.inference.export_folder import find_export, read_info
 from dragoman.inference.pair_filters import PAIR_FILTERS, PairFilter, PairLimits
-from dragoman.inference.parts import PartsRequest, part_path
+from dragoman.inference.parts import PartsRequest, part_path, refuse_no_file
 from dragoman.records import SavedFile
 from dragoman.runs.folder import find_run
 
@@ -103,12 +103,23 @@ def find_languages(choice: TrainedChoice, engine: str) -> tuple[str, ...]:
     return ()
 
 
+def refuse_in_vain(text: Path, folder: Path) -> None:
+    """Refuse a text without lines and a folder of other files, before anything is made."""
+    refuse_no_file("--input", text)
+    if next(read_lines(text, 1), None) is None:
+        raise UserError(f"--input {text} is empty")
+    is_ours = (folder / PARTS).is_dir() or (folder / SUMMARY).is_file()
+    if folder.is_dir() and any(folder.iterdir()) and not is_ours:
+        raise UserError(
+            f"{folder} contains files that augment did not make: choose another --output"
+        )
+
+
 def refuse_unequal(text: Path, reference: Path) -> None:
     """Refuse references of other lines, before hours are spent."""
     counts = []
     for option, path in (("--input", text), ("--reference", reference)):
-        if not path.is_file():
-            raise UserError(f"{option} {path}: no such file")
+        refuse_no_file(option, path)
         counts.append(sum(len(lines) for _, lines in read_lines(path, 10_000)))
     if counts[0] != counts[1]:
         raise UserError(
@@ -139,8 +150,6 @@ def write_pairs(request: AugmentRequest, parts: int) -> Augmented:
             scores.update(made.scores)
             likeness = [total + one for total, one in zip(likeness, made.likeness, strict=True)]
             progress.advance(1)
-        if not lines:
-            raise UserError(f"{request.text.input} is empty")
         if not pairs:
             counts = ", ".join(f"{count:,} {name}" for name, count in removed.items() if count)
             raise UserError(
@@ -244,8 +253,8 @@ def told(done: Augmented, folder: Path) -> Sequence[str]:
         for name, count in done.removed.items()
         if count
     ]
-    below = ", ".join(f"{score:g} ({per_cent}%)" for per_cent, score in done.scores.items())
-    lines.append(f"  scores up to {below}; --min-score drops those below")
+    below = ", ".join(f"{per_cent}% below {score:g}" for per_cent, score in done.scores.items())
+    lines.append(f"  scores: {below}; --min-score S drops pairs that score below S")
     if done.likeness:
         lines.append(
             f"  likeness to the references {done.likeness[0]:.2f}, of those taken "

@@ -25,6 +25,7 @@ from dragoman.inference.translate import TextSides, Translation
 from dragoman.model.precision import arithmetic, choose_precision, refuse_impossible
 from dragoman.runs.checkpoint_index import WEIGHTS
 from dragoman.runs.folder import find_run
+from dragoman.wording import plural
 
 LINES_AT_ONCE = 2_000
 GPU_LINES_AT_ONCE = 50_000  # A second's work or two.
@@ -188,5 +189,6 @@ def decode_lines(lines: Sequence[bytes], first: int) -> list[str]:
             decoded = line.decode("utf-8", "replace")
         text.append(decoded.rstrip("\r\n"))
     if odd:
-        say(f"{len(odd):,} lines are not UTF-8, first line {odd[0]:,}: convert the text")
+        verb = "is" if len(odd) == 1 else "are"
+        say(f"{plural(len(odd), 'line')} {verb} not UTF-8, first line {odd[0]:,}: convert the text")
     return text

@@ -8,10 +8,11 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dragoman.config import TranslationSettings
 from dragoman.console import say
@@ -24,6 +25,8 @@ from dragoman.records import SavedFile
 
 JOB = "job.json"
 SECONDS_BETWEEN_LOOKS = 0.2  # At parts that others make.
+
+_NAMES_OF_FILES = {"input": "from another text", "weights": "by other weights"}
 
 # Some lines and the number of the first of them, translated.
 Render = Callable[[Sequence[bytes], int], str]
@@ -72,9 +75,24 @@ class PartsDone:
 
 def describe_input(path: Path) -> SavedFile:
     """Size and checksum of the text."""
-    if not path.is_file():
-        raise UserError(f"--input {path}: no such file")
+    refuse_no_file("--input", path)
     return describe_file(path)
+
+
+def refuse_no_file(option: str, path: Path) -> None:
+    """Refuse what cannot be read, by the option that names it."""
+    if path.is_dir():
+        raise UserError(f"{option} {path} is a folder, not a file")
+    if not path.is_file():
+        raise UserError(f"{option} {path}: no such file")
+
+
+def make_output_folder(folder: Path) -> None:
+    """Make the folder of the parts, before a model is loaded for them."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"--output {folder} is a file, or lies in one: name a folder") from None
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -89,7 +107,6 @@ def translate_parts(
 
     With `waits` not before those are there, too; what a process leaves that dies is made here.
     """
-    request.folder.mkdir(parents=True, exist_ok=True)
     _agree_on_job(request.folder, job)
     made = 0
     while True:
@@ -138,14 +155,30 @@ def _agree_on_job(folder: Path, job: PartsJob) -> None:
         if any(folder.glob("part-*")):
             raise UserError(f"{folder} contains parts but no {JOB}: choose another --output")
         write_whole(path, (json.dumps(encode(job), indent=2) + "\n").encode())
-    earlier = encode(read_document(path, PartsJob, "choose another --output"))
-    now = encode(job)
-    differing = [name for name in now if now[name] != earlier.get(name)]
+    earlier = read_document(path, PartsJob, "choose another --output")
+    differing = ", ".join(_differences(asdict(earlier), asdict(job)))
     if differing:
         raise UserError(
-            f"{folder} does not match this command (different: {', '.join(differing)}): use the "
-            "same options, or choose another --output"
+            f"{folder} was made differently ({differing}): use the same text, model and options, "
+            "or choose another --output"
         )
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+    """What two jobs differ in, in words for people."""
+    for name, now in here.items():
+        then = there.get(name)
+        if now == then:
+            continue
+        if name in _NAMES_OF_FILES:
+            yield _NAMES_OF_FILES[name]
+        elif isinstance(now, dict) and isinstance(then, dict):
+            yield from _differences(then, now)
+        elif isinstance(now, dict) or isinstance(then, dict):
+            yield f"{'with' if now else 'without'} {name} here"
+        else:
+            shown = (json.dumps(one) for one in (then, now))
+            yield f"{name}: {' there, '.join(shown)} here"
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from dragoman.inference.parts import (
     PartsJob,
     PartsRequest,
     describe_input,
+    make_output_folder,
     translate_parts,
 )
 from dragoman.inference.sampling import Sampling
@@ -52,6 +53,7 @@ def translate_file(request: TextRequest) -> PartsDone | None:
         # Under torchrun and Slurm nobody heeds what is meant for our launcher.
         workers = join_workers(SPREAD if supervision.is_launched else DistributedSettings())
         text = describe_input(request.parts.input)
+        make_output_folder(request.parts.folder)
         decoder = make_decoder(request.choice, request.output, request.engine, request.sampling)
         job = PartsJob(
             text,
@@ -65,7 +67,6 @@ def translate_file(request: TextRequest) -> PartsDone | None:
             decoder.text.tag,
             request.choice.blend,
         )
-        request.parts.folder.mkdir(parents=True, exist_ok=True)
         _refuse_other_folders(request.parts.folder, workers)
         done = _make_parts(request, decoder, job, workers)
         supervision.conclude(workers, json.dumps(encode(done)))

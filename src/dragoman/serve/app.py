@@ -210,7 +210,9 @@ class _Server:
         direction = Direction(source, target)
         if direction not in self._models:
             known = ", ".join(f"{one.source} to {one.target}" for one in self._models)
-            raise refuse(400, f"{source} to {target} is not supported: {known}")
+            raise refuse(
+                400, f"{source} to {target} is not supported; this server translates {known}"
+            )
         return direction
 
     async def _found(

@@ -146,6 +146,8 @@ def read_keys(path: Path) -> frozenset[str]:
         lines = path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise UserError(f"--api-keys {path}: not UTF-8; write one key on each line") from None
+    except OSError as error:
+        raise UserError(f"--api-keys {path}: {error.strerror}") from None
     # A key may contain a #: cut there, it would be a shorter key, which is easier to guess.
     keys = frozenset(re.split(r"(?:^|\s)#", line)[0].strip() for line in lines) - {""}
     if not keys:

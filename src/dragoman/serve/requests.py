@@ -49,7 +49,8 @@ def read_fields(content_type: str, body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise refuse(400, "Invalid request: the body is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise refuse(400, f"Invalid request: the body is not {kind}") from None
+        form = "JSON" if kind == "application/json" else "URL-encoded"
+        raise refuse(400, f"Invalid request: the body is not valid {form}") from None
     raise refuse(
         415,
         f"Content-Type {kind or 'missing'}: send application/json or "

@@ -36,7 +36,7 @@ def _worth(measure: Measure) -> str:
 def _gain_words(measure: Measure, gain: Gain) -> str:
     if measure == "BLEU":
         return f"{gain.expected:+z.2f} BLEU ({gain.low:+z.2f} to {gain.high:+z.2f})"
-    return f"{-gain.expected:+z.3f} nats of eval loss ({-gain.low:+z.3f} to {-gain.high:+z.3f})"
+    return f"{-gain.expected:+z.3f} nats of eval loss ({-gain.high:+z.3f} to {-gain.low:+z.3f})"
 
 
 def _noise_words(measure: Measure, gain: Gain) -> str:

@@ -160,7 +160,7 @@ _WHO_ELSE = "Find out what else uses the link, or use a faster one."
 
 ROWS: Mapping[TrafficReason, Row[_Case]] = {
     "single machine": Row(
-        verdict="unclear",
+        verdict="single machine",
         headline="No network",
         confidence="high",
         words="All workers are on one machine: steps cause no network traffic.",

@@ -27,8 +27,8 @@ PURPOSES = {
     "state.json": "step, position in the corpus, best scores and checksums; for resuming",
 }
 MOMENTS: dict[OptimizerKind, str] = {
-    "adam": "of Adam's two moments",
-    "muon": "of Muon's momentum and Adam's two moments",
+    "adam": "values of Adam's two moments",
+    "muon": "values of Muon's momentum and Adam's two moments",
 }
 _DOING: Mapping[Part, str] = {
     "training": "training",
@@ -183,8 +183,9 @@ def checkpoint_files(evidence: Evidence, findings: Findings) -> Answer:
             if beyond >= 0
             else f"the files are {in_bytes(-beyond)} short of that"
         )
-        numbers = ", ".join(f"{count:,} {name}" for name, count in contents.items())
-        words += f" At 4 bytes each, {numbers} come to {expected:,} bytes; {rest}."
+        *first, last = (f"{count:,} {name}" for name, count in contents.items())
+        numbers = f"{', '.join(first)} and {last}"
+        words += f" At 4 bytes each, the {numbers} come to {expected:,} bytes; {rest}."
     return Answer(
         id="checkpoint_files",
         question=question,
