@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -300,8 +301,9 @@ def _watch(arguments: argparse.Namespace) -> None:
         raise UserError(f"--port {arguments.port}: must be between 0 and 65535")
     run = new_run(arguments.run) if arguments.wait else find_evidence(arguments.run)
     page = LivePage(run, arguments.port)
-    print(f"watch {run.path}: {page.address}", flush=True)
-    page.serve_forever()
+    with suppress(KeyboardInterrupt):  # The usual way to end it is no failure.
+        print(f"watch {run.path}: {page.address}", flush=True)
+        page.serve_forever()
 
 
 def _whatif(arguments: argparse.Namespace) -> None:

@@ -1,6 +1,9 @@
 """The live page: cheap, up to date, only available on this machine, and whole in a real browser."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -237,6 +240,26 @@ def test_the_page_is_for_this_machine_alone(tmp_path: Path) -> None:
             urllib.request.urlopen(page.address + "../../etc/passwd")
         with pytest.raises(UserError, match="choose another"):
             LivePage(RunFolder(tmp_path), page.server_address[1])
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_as_it_should(tmp_path: Path) -> None:
+    _running(tmp_path).write()
+    command = [sys.executable, "-m", "dragoman", "watch", str(tmp_path), "--port", "0"]
+    pipe = subprocess.PIPE
+    # Under nohup the signal would be ignored.
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_ctrl_c
+    ) as watch:
+        assert watch.stdout
+        assert watch.stdout.readline().startswith("watch ")
+        watch.send_signal(signal.SIGINT)
+        assert watch.communicate(timeout=60)[1] == ""
+    assert watch.returncode == 0
+
+
+def heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.slow
