@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dragoman.config import ScheduleSettings
 from dragoman.prediction.evaluation_noise import seen_rise
+from dragoman.prediction.learning_curve import Forecast
 from dragoman.prediction.outlook import MEANINGFUL, forecast_of
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.evidence import load_evidence
@@ -99,11 +100,17 @@ def looks_doubtful(run: MadeUpRun) -> bool:
     return DOUBTFUL_RISE[0] <= seen_rise(run.loss) <= DOUBTFUL_RISE[1]
 
 
-def judge_turn(seed: tuple[int, int], settings: Settings) -> tuple[float, bool, bool]:
-    """How likely the loss has turned, as the report has it, whether it has, and is doubtful."""
+def foretell_loss(seed: tuple[int, int], settings: Settings) -> tuple[MadeUpRun, Forecast]:
+    """A run, and what its loss alone foretells."""
     run = make_run(np.random.default_rng(seed), settings)
     found = forecast_of(run.steps, run.loss, MEANINGFUL["loss"], 0.0, run.schedule)
     assert found is not None
+    return run, found
+
+
+def judge_turn(seed: tuple[int, int], settings: Settings) -> tuple[float, bool, bool]:
+    """How likely the loss has turned, as the report has it, whether it has, and is doubtful."""
+    run, found = foretell_loss(seed, settings)
     said = found.rise_probability(OVERFITTING_RISE.value)
     return said, run.rise >= OVERFITTING_RISE.value, looks_doubtful(run)
 

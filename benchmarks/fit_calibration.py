@@ -14,7 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from dragoman.prediction.outlook import MEANINGFUL, forecast_of, look_ahead
+from calibration import foretell_loss
+from dragoman.prediction.outlook import MEANINGFUL, look_ahead
 from dragoman.prediction.recalibration import LOG_ODDS, SEEN_RISES, SUREST
 from dragoman.schedule import Floats
 from dragoman.thresholds import OVERFITTING_RISE
@@ -37,9 +38,7 @@ def gain_share(seed: tuple[int, int], settings: Settings) -> tuple[bool, float, 
 
 def turn_share(seed: tuple[int, int], settings: Settings) -> tuple[float, float, bool]:
     """The share of draws that have risen, how far the evaluations have, and the truth."""
-    run = make_run(np.random.default_rng(seed), settings)
-    found = forecast_of(run.steps, run.loss, MEANINGFUL["loss"], 0.0, run.schedule)
-    assert found is not None
+    run, found = foretell_loss(seed, settings)
     least = OVERFITTING_RISE.value
     return float((found.rise >= least).mean()), found.seen_rise / least, run.rise >= least
 
