@@ -23,6 +23,8 @@ from shared_gpu import machines, side_by_side, start, wait_for
 
 STEPS, WARM_UP = 256, 64
 LOCAL = ["distributed.sync=local"]
+# So few steps have no room for the config's own schedule.
+SHORT = ["schedule.kind=warmup_stable_decay", "schedule.warmup_steps=8", "schedule.decay_steps=8"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def measure(
     run = folder / key
     command = [sys.executable, "-m", "dragoman", "train", str(config), "--run", str(run)]
     command.append(f"training.steps={row.steps}")
-    command += ["checkpoints.every_steps=1_000_000", *settings, *row.settings]
+    command += ["checkpoints.every_steps=1_000_000", *SHORT, *settings, *row.settings]
     if row.machines == 1:
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         return read(run, row)

@@ -53,6 +53,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for place, one in enumerate(variants):
         run = folder / f"{place}-{names[0]}"
+        if not (run / "metrics.jsonl").exists():
+            print(f"| {one.machines} | {one.rate or 'none'} | {one.label} | failed | | |")
+            continue
         lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
         told = [
             f"{line['step']}: {line['loss']:.3f} / {line['bleu']:.2f}"
