@@ -3,7 +3,6 @@
 Needs root, iproute2 and openssh-server; each worker has at most one thread.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -84,9 +82,3 @@ def train(net: Network, config: Path, hosts: str, settings: Sequence[str]) -> Pa
     if result.returncode:
         raise SystemExit(result.stdout + result.stderr)
     return net.machines[0].see(path)
-
-
-def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
-    """All lines of one kind of a run's metrics."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == kind]

@@ -27,6 +27,7 @@ from dragoman.corpus.subwords import Subwords
 from dragoman.inference.evaluate import score_text
 from peers import Batch, Batches, make_marian
 from peers_gpu import train_step
+from run_lines import lines_of
 
 SET = "newstest2013"
 TOKENS_PER_STEP = 32_768
@@ -128,10 +129,10 @@ def read_curve(path: Path) -> Curve:
         lines = map(json.loads, path.read_text().splitlines())
         return [(line["minutes"], line["bleu"]) for line in lines]
     trained, curve = 0.0, []
-    for line in map(json.loads, (path / "metrics.jsonl").read_text().splitlines()):
+    for line in lines_of(path, "train", "eval"):
         if line["kind"] == "train":
             trained += line["seconds"]
-        elif line["kind"] == "eval" and line["set"] == SET:
+        elif line["set"] == SET:
             curve.append((trained / 60, line["bleu"]))
     return curve
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.config_file import load_config
+from run_lines import lines_of
 from shared_gpu import machines, side_by_side, start, wait_for
 
 STEPS, WARM_UP = 256, 64
@@ -114,8 +115,7 @@ def measure_peer(config: Path, folder: Path, key: str, row: Row) -> dict[str, fl
 
 def read(run: Path, row: Row) -> dict[str, float]:
     """Mean phases of the steady steps, and target tokens a second."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["kind"] == "train"]
+    steps = lines_of(run, "train")
     steady = steps[min(WARM_UP, len(steps) // 2) :]
     wall = sum(line["seconds"] for line in steady)
     return {

@@ -8,11 +8,11 @@ something if there is but one variant, and then its link may have a limit: 2@1gb
 Needs root and iproute2. Settings as on the command line of `train`; MACHINES may be 1.
 """
 
-import json
 import sys
 from pathlib import Path
 
 from gpu_machines import Row, read
+from run_lines import lines_of
 from shared_gpu import FIRST_PORT, machines, side_by_side, start, wait_for
 
 LONGEST_SECONDS = 540
@@ -53,14 +53,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for place, one in enumerate(variants):
         run = folder / f"{place}-{names[0]}"
-        if not (run / "metrics.jsonl").exists():
+        if not lines_of(run, "train"):
             print(f"| {one.machines} | {one.rate or 'none'} | {one.label} | failed | | |")
             continue
-        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
         told = [
             f"{line['step']}: {line['loss']:.3f} / {line['bleu']:.2f}"
-            for line in lines
-            if line["kind"] == "eval"
+            for line in lines_of(run, "eval")
         ]
         speed = read(run, one)
         print(

@@ -11,9 +11,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from demo_machines import demo_machines, lines_of, set_links, train
+from demo_machines import demo_machines, set_links, train
 from dragoman.wording import plural
 from machines import Network
+from run_lines import lines_of
 
 TARGET_BLEU = 90.0
 SETTINGS = ["evaluation.bleu_pairs=200"]

@@ -7,12 +7,13 @@ The runs differ in their dropout masks, so that their losses differ by that much
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from numpy.typing import NDArray
+
+from run_lines import lines_of
 
 MEAN_OF = 20
 
@@ -35,8 +36,7 @@ def main() -> None:
 
 
 def losses(run: Path) -> NDArray[np.float64]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return np.array([line["loss"] for line in lines if line["kind"] == "train"])
+    return np.array([line["loss"] for line in lines_of(run, "train")])
 
 
 def smooth(curve: NDArray[np.float64]) -> NDArray[np.float64]:

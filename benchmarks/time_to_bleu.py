@@ -10,13 +10,12 @@ with a GPU each have not been measured. The first curve is what the others are c
 """
 
 import argparse
-import json
 import statistics
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from europarl import SET, Curve, draw
+from run_lines import lines_of
 
 WARM_UP_STEPS = 60
 
@@ -33,13 +32,13 @@ def main() -> None:
         "|---|---|---|---|---|---|",
     ]
     for name, _, paths in (one.partition("=") for one in arguments.curves):
-        together, alone = (lines_of(Path(path)) for path in paths.split(","))
+        together, alone = map(Path, paths.split(","))
         waiting = statistics.fmean(phase(together, "seconds_exposed_communication"))
         seconds = statistics.median(phase(alone, "seconds"))
         by_step = [
             (line["step"], line["bleu"])
-            for line in together
-            if line["kind"] == "eval" and line["set"] == SET
+            for line in lines_of(together, "eval")
+            if line["set"] == SET
         ]
         curves[name] = [(step * (seconds + waiting) / 60, bleu) for step, bleu in by_step]
         steps, minutes = (reached(one, arguments.bleu) for one in (by_step, curves[name]))
@@ -52,13 +51,9 @@ def main() -> None:
     print("\n".join(rows))
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def phase(lines: list[dict[str, Any]], name: str) -> list[float]:
+def phase(run: Path, name: str) -> list[float]:
     """One of the times of each steady step."""
-    return [line[name] for line in lines if line["kind"] == "train"][WARM_UP_STEPS:]
+    return [line[name] for line in lines_of(run, "train")[WARM_UP_STEPS:]]
 
 
 def reached(curve: Curve, bleu: float) -> float:

@@ -11,7 +11,6 @@ same subwords as text. They take turns, to share the noise.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.store import PreparedCorpus
 from peers import Batches, eole_rate, make_marian, smoothed_loss, write_for_eole
+from run_lines import lines_of
 
 TOKENS_PER_STEP, STEPS, WARM_UP_STEPS = 4_096, 14, 4
 SHAPE = replace(PRESETS["small"], encoder_layers=3, decoder_layers=3)
@@ -123,8 +123,7 @@ def measure_dragoman(config: Path, run: Path) -> float:
     """The real command, with logging and checkpoints on; warm-up steps left out."""
     command: list[str | Path] = [sys.executable, "-m", "dragoman", "train", config, "--run", run]
     subprocess.run(command, check=True, capture_output=True)
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    steps = [one for one in lines if one["kind"] == "train" and one["step"] > WARM_UP_STEPS]
+    steps = [one for one in lines_of(run, "train") if one["step"] > WARM_UP_STEPS]
     return float(sum(s["target_tokens"] for s in steps) / sum(s["seconds"] for s in steps))
 
 

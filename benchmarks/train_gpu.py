@@ -32,6 +32,7 @@ from dragoman.cluster.processes import Workers
 from dragoman.config_file import load_config
 from dragoman.corpus.rows import Position, RowStream
 from dragoman.corpus.store import PreparedCorpus
+from run_lines import lines_of
 
 WARM_UP_STEPS = 60
 CORPUS_KEYS = ("source_language", "target_language", "seed")
@@ -190,9 +191,7 @@ def measure(prepared: Path, case: Case, folder: Path) -> Measured:
     if not started.exists():
         started.write_text(str(time.time()))
         train(["-m", "dragoman"], prepared, case, run)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["kind"] == "train"]
-    (calibration,) = (line for line in lines if line["kind"] == "calibration")
+    steps, (calibration,) = lines_of(run, "train"), lines_of(run, "calibration")
     counted = steps[WARM_UP_STEPS:]
     seconds = counted[-1]["time"] - steps[WARM_UP_STEPS - 1]["time"]
     rate = sum(line["target_tokens"] for line in counted) / seconds
@@ -207,8 +206,8 @@ def measure(prepared: Path, case: Case, folder: Path) -> Measured:
         first_step_seconds=steps[0]["time"] - float(started.read_text()),
         checkpoint_seconds=[
             line["seconds_blocking"]
-            for line in lines
-            if line["kind"] == "checkpoint" and line["step"] < case.steps
+            for line in lines_of(run, "checkpoint")
+            if line["step"] < case.steps
         ],
     )
 
@@ -230,8 +229,7 @@ def print_evidence(prepared: Path, folder: Path) -> None:
     for turn, (name, program) in product(range(EVIDENCE_TURNS), programs.items()):
         run = folder / f"{name}-evidence-{turn}"
         train(program, prepared, case, run)
-        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        ends = {line["step"]: line["time"] for line in lines if line["kind"] == "train"}
+        ends = {line["step"]: line["time"] for line in lines_of(run, "train")}
         seconds[name].append(ends[case.steps] - ends[WARM_UP_STEPS])
     steps = case.steps - WARM_UP_STEPS
     for name, each in seconds.items():

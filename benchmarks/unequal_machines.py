@@ -11,8 +11,9 @@ import statistics
 from itertools import chain
 from pathlib import Path
 
-from demo_machines import demo_machines, lines_of, shared_cores, train
+from demo_machines import demo_machines, shared_cores, train
 from machines import Network
+from run_lines import lines_of
 
 CORES = {"hostA": 0.4, "hostB": 0.2}
 STEPS, FIRST_COUNTED = 20, 4  # Two whole rounds of local steps are counted.

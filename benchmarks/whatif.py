@@ -12,10 +12,11 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo_machines import demo_machines, lines_of, set_links, shared_cores, train
+from demo_machines import demo_machines, set_links, shared_cores, train
 from dragoman.prediction.step_model import MeasuredRun, Scenario, predict
 from dragoman.report.findings.measured_run import load_calibration
 from machines import Network
+from run_lines import lines_of
 
 NAMES = ("hostA", "hostB", "hostC", "hostD")
 CORES = 0.22  # So that four machines leave some of one core free.
