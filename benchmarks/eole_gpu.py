@@ -28,6 +28,7 @@ PAIRS = 400_000  # So many are enough to fill its workers' first buckets.
 STEPS_BETWEEN_LINES = 10
 LINES_OF_WARM_UP, LINES_OF_NEW_SHAPES, LINES = 1, 4, 13
 HERE = Path(__file__).parent
+ITS_SCHEDULE = "learning_rate: 2\n  warmup_steps: 4000\n  decay_method: noam"
 WAYS = {
     "autocast": "use_amp: true",
     "bf16": "use_amp: false",
@@ -50,7 +51,7 @@ training:
   compute_dtype: bf16
   model_path: {folder}/model
   train_steps: {steps}
-  save_checkpoint_steps: 1000000
+  save_checkpoint_steps: {save_every}
   bucket_size: 262144
   num_workers: 4
   prefetch_factor: 400
@@ -62,9 +63,7 @@ training:
   attention_dropout: [0.1]
   optim: adam
   adam_beta2: 0.998
-  learning_rate: 2
-  warmup_steps: 4000
-  decay_method: noam
+  {schedule}
   max_grad_norm: 0
   label_smoothing: 0.1
   param_init_method: xavier_uniform
@@ -97,20 +96,11 @@ def main() -> None:
 
 def measure(folder: Path, slots: int, way: str) -> dict[str, object]:
     """One run of its command; the first steps, with new shapes, are told apart."""
-    has_gpu = torch.cuda.is_available()
-    config = CONFIG.format(
-        folder=folder,
-        device="world_size: 1\n  gpu_ranks: [0]" if has_gpu else "world_size: 0\n  gpu_ranks: []",
-        way=WAYS[way],
-        slots=slots,
-        every=STEPS_BETWEEN_LINES,
-        steps=STEPS_BETWEEN_LINES * LINES,
-    )
-    (folder / "config.yaml").write_text(config)
+    config = write_config(folder, slots, way, STEPS_BETWEEN_LINES * LINES)
     lines, memory = [], 0
-    for line in run(["train", "-c", str(folder / "config.yaml")]):
+    for line in run(["train", "-c", config]):
         lines.append(line)
-        if has_gpu:
+        if torch.cuda.is_available():
             free, total = torch.cuda.mem_get_info()
             memory = max(memory, total - free)
     steps = [line for line in lines if "tok/s" in line]
@@ -124,6 +114,30 @@ def measure(folder: Path, slots: int, way: str) -> dict[str, object]:
         "tokens_per_second": eole_rate(steps, LINES_OF_NEW_SHAPES),
         "memory_bytes": memory,
     }
+
+
+def write_config(
+    folder: Path,
+    slots: int,
+    way: str,
+    steps: int,
+    save_every: int = 1_000_000,
+    schedule: str = ITS_SCHEDULE,
+) -> str:
+    """What its command reads, beside the text."""
+    has_gpu = torch.cuda.is_available()
+    config = CONFIG.format(
+        folder=folder,
+        device="world_size: 1\n  gpu_ranks: [0]" if has_gpu else "world_size: 0\n  gpu_ranks: []",
+        way=WAYS[way],
+        slots=slots,
+        every=STEPS_BETWEEN_LINES,
+        steps=steps,
+        save_every=save_every,
+        schedule=schedule,
+    )
+    (folder / "config.yaml").write_text(config)
+    return str(folder / "config.yaml")
 
 
 def run(arguments: list[str]) -> Iterator[str]:

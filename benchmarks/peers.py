@@ -112,12 +112,17 @@ def make_marian(
 def write_for_eole(corpus: PreparedCorpus, folder: Path, pairs: int) -> None:
     """The first pairs as lines of subwords, and a vocabulary of them."""
     folder.mkdir(parents=True)
-    words = [f"w{token}" for token in range(corpus.subwords()[1].size)]
+    words = words_of(corpus.subwords()[1].size)
     for name, side in (("source", corpus.train.source), ("target", corpus.train.target)):
         with open(folder / f"{name}.txt", "w") as file:
             for pair in range(pairs):
                 file.write(" ".join(words[token] for token in side.line(pair)[:-1]) + "\n")
     (folder / "vocabulary.txt").write_text("".join(f"{word}\t1\n" for word in words))
+
+
+def words_of(size: int) -> list[str]:
+    """How Eole's text spells each of so many subwords."""
+    return [f"w{token}" for token in range(size)]
 
 
 def eole_rate(log: Iterable[str], skipped: int) -> float:
