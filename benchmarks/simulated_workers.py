@@ -1,20 +1,20 @@
-"""Why local steps learn more slowly: workers of one run in one process, with an Adam by hand.
+"""Why local steps learn more slowly: workers of one run in one process, on a CPU.
 
-    python benchmarks/simulated_workers.py CONFIG [NAME=VALUE,...] ...
+    python benchmarks/simulated_workers.py CONFIG [NAME=VALUE,...] ... [SETTING=VALUE ...]
 
-Every variant trains as CONFIG says (a prepared corpus and a small model; a CPU will do) with other
-ways to synchronize: `workers`, `local_steps`, `fragments`, `delay`, `rate` (a multiple of the
-schedule's), and `squares`, Adam's second moments: `own` of each worker, or `whole`, those of the
-mean of all workers' gradients, which real workers do not know. The outer steps are those of a run;
-the loss is that of the workers' mean on the first validation set.
+Every variant trains as CONFIG says (a prepared corpus and a small model) with other ways to
+synchronize: `workers`, `local_steps`, `fragments`, `delay`, `rate` (a multiple of the schedule's)
+and `memory` (how many times as long Adam's mean square remembers). Optimizers and outer steps are
+those of a run. The losses are those of the workers' mean on the first validation set: of all words,
+and of fifths of them, those that training text has least often first.
 """
 
-import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,11 +25,16 @@ from dragoman.corpus.order import keyed_seed
 from dragoman.corpus.rows import Position, Rows
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.inference.evaluate import evaluation_rows
+from dragoman.model.loss import cross_entropy
 from dragoman.model.transformer import RowTensors, Transformer
 from dragoman.schedule import learning_rate
+from dragoman.training.loss_scale import LossScale
+from dragoman.training.optimizer import Optimizer
 from dragoman.training.parts import make_stream
 
 CPU = torch.device("cpu")
+FIFTHS = 5
+SEEDS = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Variant:
     fragments: int = 4
     delay: int = 4
     rate: float = 1.0
-    squares: str = "own"
+    memory: float = 1.0
 
     @classmethod
     def read(cls, words: str) -> "Variant":
@@ -51,19 +56,18 @@ class Variant:
         return cls(**{name: kinds[name](value) for name, value in given.items()})
 
 
-@dataclass
-class Moments:
-    """What Adam remembers of one worker's gradients."""
-
-    mean: Tensor
-    square: Tensor
-
-
 class Table:
     """Takes the place of a network: what each worker has set out with, one after the other."""
 
     def __init__(self, workers: int) -> None:
-        self.vectors: list[list[Tensor]] = [[] for _ in range(workers)]
+        self.vectors: list[dict[int, Tensor]] = [{} for _ in range(workers)]
+        self.turns = [0] * workers
+
+    def put(self, worker: int, vector: Tensor) -> "Sent":
+        turn = self.turns[worker]
+        self.vectors[worker][turn] = vector.clone()
+        self.turns[worker] += 1
+        return Sent(self, worker, turn)
 
     def mean(self, turn: int) -> Tensor:
         return torch.stack([vectors[turn] for vectors in self.vectors]).mean(dim=0)
@@ -74,10 +78,15 @@ class Sent:
     """A vector on the table; the others' lie there by the time that it is waited for."""
 
     table: Table
+    worker: int
     turn: int
 
     def wait(self) -> tuple[Tensor, None]:
-        return self.table.mean(self.turn), None
+        mean = self.table.mean(self.turn)
+        if self.worker == len(self.table.vectors) - 1:  # The last to read it clears the table.
+            for vectors in self.table.vectors:
+                del vectors[self.turn]
+        return mean, None
 
 
 @dataclass(frozen=True)
@@ -88,17 +97,18 @@ class Place:
     worker: int
 
     def start(self, vector: Tensor, error: Tensor | None) -> Sent:
-        own = self.table.vectors[self.worker]
-        own.append(vector.clone())
-        return Sent(self.table, len(own) - 1)
+        return self.table.put(self.worker, vector)
 
 
-def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> float:
-    """Train so, and give the loss of the workers' mean."""
+def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> list[float]:
+    """Train so, and give the losses of the workers' mean."""
     assert variant.delay > 0, "nobody waits here"
-    steps, optimizer = config.training.steps, config.optimizer
-    assert steps is not None
+    assert config.training.steps
+    forgotten = (1 - config.optimizer.beta2) / variant.memory
+    remembering = replace(config.optimizer, beta2=1 - forgotten)
     models = [make_model(config, corpus) for _ in range(variant.workers)]
+    weights = [flat_weights(model) for model in models]
+    optimizers = [Optimizer(model, remembering, LossScale("float32", CPU)) for model in models]
     table = Table(variant.workers)
     settings = DistributedSettings(
         sync="local",
@@ -110,29 +120,20 @@ def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> float:
         OuterSteps(model, settings, Place(table, worker))  # type: ignore[arg-type]
         for worker, model in enumerate(models)
     ]
-    weights = [flat_weights(model) for model in models]
-    moments = [Moments(torch.zeros_like(one), torch.zeros_like(one)) for one in weights]
-    whole = torch.zeros_like(weights[0])
     stream = make_stream(config, corpus).steps(Position())
-    for step in range(1, steps + 1):
-        batch, rate = next(stream), variant.rate * scheduled(config, step)
-        gradients = []
-        for worker, model in enumerate(models):
+    for step in range(1, config.training.steps + 1):
+        batch = next(stream)
+        for worker, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             torch.manual_seed(keyed_seed(config.training.seed, step, worker))  # Of the dropout.
-            share = batch.share(worker, variant.workers).rows
-            gradients.append(gradient_of(model, share, config))
-        mean_gradient = torch.stack(gradients).mean(dim=0)
-        whole.lerp_(mean_gradient**2, 1 - optimizer.beta2)
-        for own, memory, gradient in zip(weights, moments, gradients, strict=True):
-            memory.mean.lerp_(gradient, 1 - optimizer.beta1)
-            memory.square.lerp_(gradient**2, 1 - optimizer.beta2)
-            square = whole if variant.squares == "whole" else memory.square
-            root = (square / (1 - optimizer.beta2**step)).sqrt_().add_(optimizer.epsilon)
-            own.addcdiv_(memory.mean, root, value=-rate / (1 - optimizer.beta1**step))
+            rows = batch.share(worker, variant.workers).rows
+            tensors = RowTensors.copy_to(CPU, rows.arrays())
+            sums = model(tensors, config.training.label_smoothing)
+            (sums.loss / max(1, rows.target_tokens)).backward()
+            optimizer.step(variant.rate * scheduled(config, step))
         for one in outer:
             one.after_step(step)
     weights[0].copy_(torch.stack(weights).mean(dim=0))
-    return validation_loss(models[0], config, corpus)
+    return validation_losses(models[0], config, corpus)
 
 
 def make_model(config: Config, corpus: PreparedCorpus) -> Transformer:
@@ -146,45 +147,58 @@ def scheduled(config: Config, step: int) -> float:
     return learning_rate(step, config.schedule, config.model.d_model, config.training.steps)
 
 
-def gradient_of(model: Transformer, rows: Rows, config: Config) -> Tensor:
-    """The clipped gradient of the mean loss, all weights end to end."""
-    model.zero_grad()
-    sums = model(RowTensors.copy_to(CPU, rows.arrays()), config.training.label_smoothing)
-    (sums.loss / max(1, rows.target_tokens)).backward()
-    gradient = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
-    limit = config.optimizer.clip_norm or math.inf
-    return gradient / max(1.0, float(gradient.norm()) / limit)
-
-
 @torch.no_grad()
-def validation_loss(model: Transformer, config: Config, corpus: PreparedCorpus) -> float:
-    one = corpus.evaluation_sets("validation")[0]
-    begin = corpus.subwords()[1].begin
-    rows = evaluation_rows(one.name, one.tokens, config.batches.row_tokens, begin)
+def validation_losses(model: Transformer, config: Config, corpus: PreparedCorpus) -> list[float]:
+    """Of all words, then of fifths of them, the rarest first."""
+    one, target = corpus.evaluation_sets("validation")[0], corpus.subwords()[1]
+    rows = evaluation_rows(one.name, one.tokens, config.batches.row_tokens, target.begin)
+    counts = torch.from_numpy(np.bincount(corpus.train.target.tokens, minlength=target.size))
+    batch = RowTensors.copy_to(CPU, rows.arrays())
+    labels, is_real = batch.target.flatten().long(), batch.target_segments.flatten() > 0
+    # Ties in a fixed order, so that the fifths are equally large.
+    order = torch.argsort(counts[labels].masked_fill(~is_real, counts.max() + 1), stable=True)
+    fifths = torch.chunk(order[: int(is_real.sum())], FIFTHS)
     model.eval()
-    parts = [rows[start : start + 16] for start in range(0, len(rows), 16)]
-    losses = [
-        float(model(RowTensors.copy_to(CPU, part.arrays()), config.training.label_smoothing).loss)
-        for part in parts
-    ]
-    return sum(losses) / rows.target_tokens
+    hidden = torch.cat([hidden_states(model, rows[at : at + 16]) for at in range(0, len(rows), 16)])
+    losses = []
+    for chosen in (torch.cat(fifths), *fifths):
+        sums = cross_entropy(
+            hidden[chosen],
+            model.target_embedding.weight,
+            labels[chosen],
+            is_real[chosen],
+            config.training.label_smoothing,
+        )
+        losses.append(float(sums.loss) / len(chosen))
+    return losses
+
+
+def hidden_states(model: Transformer, rows: Rows) -> Tensor:
+    batch = RowTensors.copy_to(CPU, rows.arrays())
+    encoded = model.encode(batch.source, batch.source_positions, batch.source_segments)
+    return model.decode(
+        encoded,
+        batch.source_segments,
+        batch.target_input,
+        batch.target_positions,
+        batch.target_segments,
+    ).flatten(0, 1)
 
 
 def main() -> None:
-    config = load_config(Path(sys.argv[1]))
+    settings = [word for word in sys.argv[2:] if "." in word.split("=")[0]]
+    config = load_config(Path(sys.argv[1]), settings)
     torch.set_num_threads(1)
     corpus = PreparedCorpus(Path(config.corpus.folder))
-    print("| variant | loss, two seeds |\n|---|---|")
-    for words in sys.argv[2:]:
-        losses = [
-            train(
-                replace(config, training=replace(config.training, seed=seed)),
-                corpus,
-                Variant.read(words),
-            )
-            for seed in (1, 2)
-        ]
-        print(f"| {words} | {', '.join(f'{loss:.3f}' for loss in losses)} |", flush=True)
+    print("| variant | loss, each seed | of fifths of the words, the rarest first; mean |")
+    print("|---|---|---|")
+    for words in (word for word in sys.argv[2:] if word not in settings):
+        variant = Variant.read(words)
+        seeded = (replace(config, training=replace(config.training, seed=one)) for one in SEEDS)
+        losses = np.array([train(one, corpus, variant) for one in seeded])
+        each = ", ".join(f"{loss:.3f}" for loss in losses[:, 0])
+        fifths = ", ".join(f"{loss:.3f}" for loss in losses[:, 1:].mean(axis=0))
+        print(f"| {words} | {each} | {fifths} |", flush=True)
 
 
 if __name__ == "__main__":

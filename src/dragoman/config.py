@@ -305,7 +305,13 @@ class OptimizerSettings:
         "embeddings, norms and biases; each step learns more and takes slightly longer.",
     )
     beta1: float = setting(0.9, "Adam's decay of the mean gradient.", minimum=0, maximum=0.9999)
-    beta2: float = setting(0.98, "Adam's decay of the mean square.", minimum=0, maximum=0.999999)
+    beta2: float = setting(
+        0.98,
+        "Adam's decay of the mean square. With local steps what it lacks of 1 is divided by the "
+        "number of workers: 0.995 for four.",
+        minimum=0,
+        maximum=0.999999,
+    )
     epsilon: float = setting(1e-9, "Added to the square root of Adam's mean square.", minimum=0)
     momentum: float = setting(0.95, "Muon's Nesterov momentum.", minimum=0, maximum=0.9999)
     matrix_rate: float = setting(

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dragoman.cluster.processes import Workers
-from dragoman.config import DistributedSettings
+from dragoman.config import Config, DistributedSettings
 from dragoman.config_file import load_config
 from dragoman.corpus.rows import Position, StepRows
 from dragoman.training import local_step
-from dragoman.training.local_step import LocalStep, local_rate
+from dragoman.training.local_step import LocalStep, local_rate, with_longer_memory
 from dragoman.training.parts import make_parts
 from dragoman.training.step import PlainStep, StepResult
 from support import SMALL
@@ -128,6 +128,28 @@ def test_smaller_shares_of_a_batch_have_larger_rates_within_limits(
 ) -> None:
     assert local_rate(DistributedSettings(), workers) == rate
     assert local_rate(DistributedSettings(local_rate=0.5), workers) == 0.5
+
+
+def test_mean_squares_remember_as_many_rows_whatever_the_number_of_workers(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*SMALL, "optimizer.beta2=0.98", "distributed.sync=local"]
+    config = load_config(prepared / "config.toml", settings)
+    assert with_longer_memory(config, 1) == config
+    built: list[Config] = []
+
+    def make_lockstep(config: Config, model: object, workers: Workers) -> None:
+        built.append(config)
+
+    def stand_in(step: None, model: object, workers: Workers, settings: object) -> None:
+        assert workers.count == 4
+
+    monkeypatch.setattr("dragoman.training.parts.make_lockstep", make_lockstep)
+    monkeypatch.setattr("dragoman.training.parts.LocalStep", stand_in)
+    make_parts(config, Workers(0, 4, torch.device("cpu")))
+    (four,) = built
+    assert four.optimizer.beta2 == pytest.approx(0.995)
+    assert replace(four, optimizer=config.optimizer) == config
 
 
 def test_a_worker_steps_at_its_own_rate(prepared: Path) -> None:

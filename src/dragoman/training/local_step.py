@@ -15,7 +15,7 @@ from dragoman.cluster.local_steps import OuterSteps
 from dragoman.cluster.mean_exchange import MeanExchange
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.sync import Exchange
-from dragoman.config import DistributedSettings
+from dragoman.config import Config, DistributedSettings
 from dragoman.corpus.rows import StepRows
 from dragoman.model.transformer import RowTensors, Transformer, count_parameters
 from dragoman.training.step import StepResult, TrainingStep
@@ -152,6 +152,16 @@ class LocalStep:
 def alone(workers: Workers) -> Workers:
     """A worker as it sees itself between synchronizations; its rank still seeds its dropout."""
     return replace(workers, count=1)
+
+
+def with_longer_memory(config: Config, workers: int) -> Config:
+    """The settings of a worker's own steps: Adam's mean square remembers as many rows as ever.
+
+    A rare word is in one of many steps of a worker. If that is forgotten before the next one, what
+    pushes down all words that are absent is divided by next to nothing: rare words are unlearned.
+    """
+    forgotten = (1 - config.optimizer.beta2) / workers
+    return replace(config, optimizer=replace(config.optimizer, beta2=1 - forgotten))
 
 
 def local_rate(settings: DistributedSettings, workers: int) -> float:

@@ -21,7 +21,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
 from dragoman.training.fused_step import FusedStep
 from dragoman.training.kernels import choose_kernels
-from dragoman.training.local_step import LocalStep, alone
+from dragoman.training.local_step import LocalStep, alone, with_longer_memory
 from dragoman.training.step import PlainStep, TrainingStep
 
 
@@ -94,7 +94,8 @@ def wake(device: torch.device) -> None:
 def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
     """Choose how this worker makes its steps."""
     if config.distributed.sync == "local":
-        by_itself = make_lockstep(config, model, alone(workers))
+        own = with_longer_memory(config, workers.count)
+        by_itself = make_lockstep(own, model, alone(workers))
         return LocalStep(by_itself, model, workers, config.distributed)
     return make_lockstep(config, model, workers)
 
