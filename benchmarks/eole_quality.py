@@ -34,11 +34,13 @@ def main() -> None:
     parser.add_argument("steps", type=int)
     parser.add_argument("--slots", type=int, default=TOKENS_PER_STEP)
     parser.add_argument("--way", default="autocast")
+    parser.add_argument("--text", type=Path, help="where its text is; written if there is none")
     arguments = parser.parse_args()
     corpus, steps = PreparedCorpus(arguments.prepared), arguments.steps
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "eole"
-        write_for_eole(corpus, folder, len(corpus.train))
+        folder = arguments.text or Path(name) / "eole"
+        if not folder.exists():
+            write_for_eole(corpus, folder, len(corpus.train))
         schedule = SCHEDULE.format(min(WARM_UP_STEPS, steps // 4))
         every = steps // SAVED
         config = write_config(folder, arguments.slots, arguments.way, steps, every, schedule)
