@@ -22,12 +22,13 @@ from dragoman.cluster.local_steps import OuterSteps, flat_weights
 from dragoman.config import Config, DistributedSettings
 from dragoman.config_file import load_config
 from dragoman.corpus.order import keyed_seed
-from dragoman.corpus.rows import Position, Rows
+from dragoman.corpus.rows import Position
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.inference.evaluate import evaluation_rows
 from dragoman.model.loss import cross_entropy
 from dragoman.model.transformer import RowTensors, Transformer
 from dragoman.schedule import learning_rate
+from dragoman.training.local_step import with_longer_memory
 from dragoman.training.loss_scale import LossScale
 from dragoman.training.optimizer import Optimizer
 from dragoman.training.parts import make_stream
@@ -46,7 +47,7 @@ class Variant:
     fragments: int = 4
     delay: int = 4
     rate: float = 1.0
-    memory: float = 1.0
+    memory: int = 1
 
     @classmethod
     def read(cls, words: str) -> "Variant":
@@ -104,8 +105,7 @@ def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> list[floa
     """Train so, and give the losses of the workers' mean."""
     assert variant.delay > 0, "nobody waits here"
     assert config.training.steps
-    forgotten = (1 - config.optimizer.beta2) / variant.memory
-    remembering = replace(config.optimizer, beta2=1 - forgotten)
+    remembering = with_longer_memory(config, variant.memory).optimizer
     models = [make_model(config, corpus) for _ in range(variant.workers)]
     weights = [flat_weights(model) for model in models]
     optimizers = [Optimizer(model, remembering, LossScale("float32", CPU)) for model in models]
@@ -159,7 +159,8 @@ def validation_losses(model: Transformer, config: Config, corpus: PreparedCorpus
     order = torch.argsort(counts[labels].masked_fill(~is_real, counts.max() + 1), stable=True)
     fifths = torch.chunk(order[: int(is_real.sum())], FIFTHS)
     model.eval()
-    hidden = torch.cat([hidden_states(model, rows[at : at + 16]) for at in range(0, len(rows), 16)])
+    parts = [RowTensors(*(one[at : at + 16] for one in batch)) for at in range(0, len(rows), 16)]
+    hidden = torch.cat([model.hidden_states(part).flatten(0, 1) for part in parts])
     losses = []
     for chosen in (torch.cat(fifths), *fifths):
         sums = cross_entropy(
@@ -171,18 +172,6 @@ def validation_losses(model: Transformer, config: Config, corpus: PreparedCorpus
         )
         losses.append(float(sums.loss) / len(chosen))
     return losses
-
-
-def hidden_states(model: Transformer, rows: Rows) -> Tensor:
-    batch = RowTensors.copy_to(CPU, rows.arrays())
-    encoded = model.encode(batch.source, batch.source_positions, batch.source_segments)
-    return model.decode(
-        encoded,
-        batch.source_segments,
-        batch.target_input,
-        batch.target_positions,
-        batch.target_segments,
-    ).flatten(0, 1)
 
 
 def main() -> None:

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from dragoman.config import ModelSettings
 from dragoman.corpus.rows import pack
@@ -35,17 +34,6 @@ def to_rows(sources: list[list[int]], targets: list[list[int]], width: int) -> R
     return RowTensors.copy_to(torch.device("cpu"), pack(pairs, width, begin=1).arrays())
 
 
-def hidden_states(model: Transformer, rows: RowTensors) -> Tensor:
-    encoded = model.encode(rows.source, rows.source_positions, rows.source_segments)
-    return model.decode(
-        encoded,
-        rows.source_segments,
-        rows.target_input,
-        rows.target_positions,
-        rows.target_segments,
-    )
-
-
 @pytest.mark.parametrize(("preset", "parameters"), [("base", 60_880_896), ("big", 209_842_176)])
 def test_reference_sizes(preset: str, parameters: int) -> None:
     with torch.device("meta"):
@@ -61,10 +49,10 @@ def test_neighbours_and_padding_change_no_logit(model: Transformer) -> None:
     packed = to_rows(sources, targets, width=24)
     assert packed.target_segments.max() > 1, "several pairs share a row"
     assert (packed.target_segments == 0).any(), "there is padding"
-    packed_hidden = hidden_states(model, packed)
+    packed_hidden = model.hidden_states(packed)
     for source, target in zip(sources, targets, strict=True):
         alone = to_rows([source], [target], width=len(source) + len(target))
-        alone_hidden = hidden_states(model, alone)[0, : len(target)]
+        alone_hidden = model.hidden_states(alone)[0, : len(target)]
         found = 0
         for row in range(len(packed.target)):
             for segment in range(1, int(packed.target_segments[row].max()) + 1):
@@ -99,9 +87,9 @@ def test_padding_tokens_change_no_loss_and_no_gradient(model: Transformer) -> No
 
 def test_future_target_tokens_change_no_earlier_state(model: Transformer) -> None:
     source, target = random_lines(1, 10, seed=5), [[5, 6, 7, 8, 9]]
-    before = hidden_states(model, to_rows(source, target, width=16))
+    before = model.hidden_states(to_rows(source, target, width=16))
     target[0][3] = 20
-    after = hidden_states(model, to_rows(source, target, width=16))
+    after = model.hidden_states(to_rows(source, target, width=16))
     torch.testing.assert_close(before[0, :4], after[0, :4])
     assert not torch.allclose(before[0, 4], after[0, 4])
 

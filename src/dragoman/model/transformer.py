@@ -70,21 +70,24 @@ class Transformer(nn.Module):
     def forward(self, rows: RowTensors, label_smoothing: float, r_drop: float = 0.0) -> LossSums:
         """Sum the loss over all real target tokens; with R-Drop that of two passes."""
         rows = rows.twice() if r_drop else rows
-        encoded = self.encode(rows.source, rows.source_positions, rows.source_segments)
-        hidden = self.decode(
-            encoded,
-            rows.source_segments,
-            rows.target_input,
-            rows.target_positions,
-            rows.target_segments,
-        )
         return cross_entropy(
-            hidden.flatten(0, 1),
+            self.hidden_states(rows).flatten(0, 1),
             self.target_embedding.weight,
             rows.target.flatten().long(),
             rows.target_segments.flatten() > 0,
             label_smoothing,
             r_drop,
+        )
+
+    def hidden_states(self, rows: RowTensors) -> Tensor:
+        """Of all target slots, teacher forced, [R, T, D]."""
+        encoded = self.encode(rows.source, rows.source_positions, rows.source_segments)
+        return self.decode(
+            encoded,
+            rows.source_segments,
+            rows.target_input,
+            rows.target_positions,
+            rows.target_segments,
         )
 
     def encode(self, source: Tensor, positions: Tensor, segments: Tensor) -> Tensor:

@@ -49,12 +49,4 @@ class CompiledTransformer:
 
     def _hidden(self, rows: RowTensors) -> Tensor:
         """Hidden states of all target slots, [N, D]."""
-        encoded = self._model.encode(rows.source, rows.source_positions, rows.source_segments)
-        decoded = self._model.decode(
-            encoded,
-            rows.source_segments,
-            rows.target_input,
-            rows.target_positions,
-            rows.target_segments,
-        )
-        return decoded.flatten(0, 1)
+        return self._model.hidden_states(rows).flatten(0, 1)
