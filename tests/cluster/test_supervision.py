@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as distributed
 from torch._C._distributed_c10d import TCPStore
 
 from dragoman.cluster.control_store import (
@@ -18,7 +19,7 @@ from dragoman.cluster.control_store import (
 )
 from dragoman.cluster.failures import Failure
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.supervision import Supervision
+from dragoman.cluster.supervision import Supervision, supervised
 from dragoman.errors import SystemFault, Unreachable, UserError
 from support import wait_until
 
@@ -200,3 +201,20 @@ def test_an_attempt_says_who_was_lost_and_who_joined(control: ControlStore) -> N
         for failure in failures:
             control.post_failure(failure)
         assert control.begin_attempt(hosts).reason == reason
+
+
+def test_a_worker_whose_launcher_is_gone_before_it_begins_ends_quietly(
+    control: ControlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_connection(address: str) -> TCPStore:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        client = TCPStore("127.0.0.1", store.port, is_master=False)
+        del store
+        return client
+
+    monkeypatch.setattr("dragoman.cluster.control_store.connect", lose_connection)
+    with pytest.raises(distributed.DistError):
+        Supervision(0)
+    with pytest.raises(SystemExit) as end, supervised():
+        pass
+    assert end.value.code == 1

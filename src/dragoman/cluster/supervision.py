@@ -146,7 +146,10 @@ class Supervision:
 def supervised() -> Iterator[Supervision]:
     """Work under supervision, if there is a launcher; it hears why a worker fails."""
     world = read_world()
-    supervision = Supervision(world.rank)
+    try:
+        supervision = Supervision(world.rank)
+    except distributed.DistError:
+        sys.exit(1)  # The launcher is gone already, and nobody would hear why.
     try:
         yield supervision
     except BaseException as error:
