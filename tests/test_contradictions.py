@@ -62,11 +62,3 @@ def test_what_adam_has_no_use_for_is_refused(small_text: Path, setting: str) -> 
         load_config(small_text / "config.toml", [override])
     assert f'optimizer.{setting} needs kind = "muon", but kind is "adam"' in str(caught.value)
     load_config(small_text / "config.toml", [override, "optimizer.kind=muon"])
-
-
-def test_r_drop_without_dropout_is_refused(small_text: Path) -> None:
-    none = [f"model.{kind}=0" for kind in ("dropout", "attention_dropout", "relu_dropout")]
-    with pytest.raises(UserError) as caught:
-        load_config(small_text / "config.toml", [*none, "training.r_drop=5"])
-    assert "training.r_drop compares two passes with different dropout" in str(caught.value)
-    load_config(small_text / "config.toml", [*none[1:], "model.dropout=0.1", "training.r_drop=5"])

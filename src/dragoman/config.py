@@ -429,14 +429,6 @@ class TrainingSettings:
     label_smoothing: float = setting(
         0.1, "Share of the target probability spread over all words.", minimum=0, maximum=0.9
     )
-    r_drop: float = setting(
-        0.0,
-        "R-Drop for small corpora: train on every pair twice at once, with other dropout, and draw "
-        "the two predictions together with this weight; 5 is usual. A step takes twice as much "
-        "arithmetic and memory; on Multi30k it lowered the loss but not BLEU.",
-        minimum=0,
-        maximum=100,
-    )
     subword_dropout: float = setting(
         0.0,
         "BPE dropout for small corpora: split words afresh in every epoch, skipping this share "

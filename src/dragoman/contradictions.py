@@ -38,7 +38,6 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
         *model_contradictions(config.model),
         *_batch_contradictions(config),
         *_start_contradictions(config),
-        *_r_drop_contradictions(config),
         *_optimizer_contradictions(config.optimizer, given),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
@@ -161,14 +160,6 @@ def _batch_contradictions(config: Config) -> Iterator[str]:
             f"batches.row_tokens = {batches.row_tokens} cannot hold pairs of cleaning.max_tokens "
             f"= {cleaning.max_tokens}; raise the first or lower the second"
         )
-
-
-def _r_drop_contradictions(config: Config) -> Iterator[str]:
-    model = config.model
-    if config.training.r_drop and not any(
-        (model.dropout, model.attention_dropout, model.relu_dropout)
-    ):
-        yield "training.r_drop compares two passes with different dropout; set some model.dropout"
 
 
 def _start_contradictions(config: Config) -> Iterator[str]:

@@ -86,11 +86,3 @@ def test_a_scaled_loss_is_not_lifted_out_of_what_16_bits_hold(prepared: Path) ->
     alone = run(make(prepared, "distributed.compression=fp16"))
     norms = [[one.gradient_norm for one in some] for some in (results, alone)]
     assert norms[0] == pytest.approx(norms[1], rel=0.05)
-
-
-def test_r_drop_tells_the_loss_of_one_pass_and_learns(prepared: Path) -> None:
-    dropout = "model.dropout=0.1"
-    once, twice = (run(make(prepared, dropout, *more)) for more in ((), ("training.r_drop=5",)))
-    assert twice[0].loss == pytest.approx(once[0].loss, rel=0.05)
-    assert twice[0].gradient_norm != once[0].gradient_norm
-    assert twice[-1].nll < twice[0].nll

@@ -38,10 +38,6 @@ class RowTensors(NamedTuple):
         """Copy packed rows, in the order of the fields, to a device."""
         return cls(*(torch.from_numpy(array).to(device) for array in arrays))
 
-    def twice(self) -> "RowTensors":
-        """The same rows once more behind themselves."""
-        return RowTensors(*(torch.cat((one, one)) for one in self))
-
 
 class Transformer(nn.Module):
     """Encoder, decoder and the embeddings they share."""
@@ -67,16 +63,14 @@ class Transformer(nn.Module):
                 if name.endswith(BRANCH_ENDS):
                     nn.init.zeros_(parameter)
 
-    def forward(self, rows: RowTensors, label_smoothing: float, r_drop: float = 0.0) -> LossSums:
-        """Sum the loss over all real target tokens; with R-Drop that of two passes."""
-        rows = rows.twice() if r_drop else rows
+    def forward(self, rows: RowTensors, label_smoothing: float) -> LossSums:
+        """Sum the loss over all real target tokens."""
         return cross_entropy(
             self.hidden_states(rows).flatten(0, 1),
             self.target_embedding.weight,
             rows.target.flatten().long(),
             rows.target_segments.flatten() > 0,
             label_smoothing,
-            r_drop,
         )
 
     def hidden_states(self, rows: RowTensors) -> Tensor:

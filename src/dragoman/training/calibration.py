@@ -40,8 +40,7 @@ def calibrate(
     parameters = count_parameters(model)
     sums = time_sums(step.exchange, 4 * parameters, workers) if step.exchange else None
     shapes = [parameter.shape for parameter in model.parameters()]
-    passes = 2 if config.training.r_drop else 1
-    arithmetic = passes * operations(model.shape, len(model.target_embedding.weight), batch)
+    arithmetic = operations(model.shape, len(model.target_embedding.weight), batch)
     return Calibration(
         seconds_compute=computing[0],
         seconds_compute_by_worker=tuple(computing),

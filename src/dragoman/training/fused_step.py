@@ -75,14 +75,14 @@ class FusedStep:
         self._config, self._workers, self._device = config, workers, workers.device
         copy_type = getattr(torch, config.training.precision)
         self._flat = FlatWeights(model, copy_type, config.optimizer.kind)
-        loss = config.training.label_smoothing, config.training.r_drop
+        smoothing = config.training.label_smoothing
         self._compiled: CompiledTransformer | None = None
         self._fused: FusedTransformer | None = None
         if is_compiled:
-            self._compiled = CompiledTransformer(model, self._flat, *loss)
+            self._compiled = CompiledTransformer(model, self._flat, smoothing)
         else:
             joint, row_tokens = config.vocabulary.joint, config.batches.row_tokens
-            self._fused = FusedTransformer(config.model, self._flat, joint, row_tokens, *loss)
+            self._fused = FusedTransformer(config.model, self._flat, joint, row_tokens, smoothing)
         self._loss_scale = LossScale(config.training.precision, self._device)
         self._updates = torch.zeros((), dtype=torch.float64, device=self._device)
         self._sums = torch.zeros(2, device=self._device)  # Loss and nll.

@@ -87,7 +87,6 @@ class PlainStep:
         self._workers = workers
         scale = LossScale(config.training.precision, workers.device)
         self._is_scaled = scale.is_dynamic
-        self._loss_settings = config.training.label_smoothing, config.training.r_drop
         embeddings = (model.source_embedding.weight, model.target_embedding.weight)
         self._frozen = embeddings if config.training.freeze_embeddings else ()
         self._optimizer = Optimizer(model, config.optimizer, scale)
@@ -130,7 +129,7 @@ class PlainStep:
         for rows, is_last in mark_last(self._micro_batches(batch)):
             with self._sync.gradients(enabled=is_last):
                 with self._arithmetic():
-                    sums = self._sync.model(rows, *self._loss_settings)
+                    sums = self._sync.model(rows, self._config.training.label_smoothing)
                 (sums.loss * (self._optimizer.loss_scale * share)).backward()
             loss += sums.loss.detach()
             nll += sums.nll
@@ -166,7 +165,7 @@ class PlainStep:
     def try_rows(self, rows: RowTensors) -> None:
         """Make one forward and backward pass that leaves no trace."""
         with self._arithmetic():
-            sums = self._model(rows, *self._loss_settings)
+            sums = self._model(rows, self._config.training.label_smoothing)
         sums.loss.backward()
         self._model.zero_grad()
 
@@ -176,7 +175,7 @@ class PlainStep:
         start.mark()
         for rows in self._micro_batches(batch):
             with self._sync.gradients(enabled=False), self._arithmetic():
-                sums = self._sync.model(rows, *self._loss_settings)
+                sums = self._sync.model(rows, self._config.training.label_smoothing)
             sums.loss.backward()
         end.mark()
         self._model.zero_grad()

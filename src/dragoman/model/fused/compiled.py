@@ -15,11 +15,8 @@ class CompiledTransformer:
     which never hold all logits.
     """
 
-    def __init__(
-        self, model: Transformer, flat: FlatWeights, label_smoothing: float, r_drop: float
-    ) -> None:
-        self._model, self._flat = model, flat
-        self._label_smoothing, self._r_drop = label_smoothing, r_drop
+    def __init__(self, model: Transformer, flat: FlatWeights, label_smoothing: float) -> None:
+        self._model, self._flat, self._label_smoothing = model, flat, label_smoothing
         for name, parameter in model.named_parameters():
             parameter.grad = flat.view(flat.gradients, [name])
         self._compiled = torch.compile(self._hidden, dynamic=False)
@@ -31,7 +28,6 @@ class CompiledTransformer:
 
         A trial, of rows in any number, is not worth compiling, and needs a little more memory.
         """
-        rows = rows.twice() if self._r_drop else rows
         kind = self._flat.copies.dtype
         with torch.autocast("cuda", kind, enabled=kind != torch.float32):
             hidden = self._hidden(rows) if is_trial else self._compiled(rows)
@@ -42,7 +38,6 @@ class CompiledTransformer:
             rows.target_segments.flatten(),
             self._label_smoothing,
             gradient_scale,
-            self._r_drop,
         )
         hidden.backward(gradient.to(hidden.dtype))
         return sums

@@ -29,10 +29,9 @@ class FusedTransformer:
         joint: bool,
         row_tokens: int,
         label_smoothing: float,
-        r_drop: float,
     ) -> None:
         self._settings, self._flat = settings, flat
-        self._label_smoothing, self._r_drop = label_smoothing, r_drop
+        self._label_smoothing = label_smoothing
         self._target_words = flat.weight("target_embedding.weight")
         self._source_words = self._target_words if joint else flat.weight("source_embedding.weight")
         slots = torch.arange(row_tokens, device=flat.values.device)
@@ -40,7 +39,6 @@ class FusedTransformer:
 
     def add_gradients(self, rows: RowTensors, mask_key: Tensor, gradient_scale: Tensor) -> Tensor:
         """Add gradient_scale x the gradients of the summed loss; return loss and nll, summed."""
-        rows = rows.twice() if self._r_drop else rows
         source = self._embed(rows.source, rows.source_positions, self._source_words)
         target = self._embed(rows.target_input, rows.target_positions, self._target_words)
         run = _Pass(self._settings, self._flat, rows, mask_key)
@@ -52,7 +50,6 @@ class FusedTransformer:
             rows.target_segments.flatten(),
             self._label_smoothing,
             gradient_scale,
-            self._r_drop,
         )
         source_gradient, target_gradient = torch.autograd.grad(
             hidden, (source, target), hidden_gradient

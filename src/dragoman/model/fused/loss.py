@@ -7,7 +7,6 @@ from torch import Tensor
 
 from dragoman.model.fused.flat_weights import Weight
 from dragoman.model.fused.product import add_product
-from dragoman.model.loss import agreement_sums_and_gradient
 
 # Logits of this many tokens exist at a time: with 32,768 words they take 256 MiB.
 TOKENS_AT_ONCE = 4096
@@ -21,16 +20,12 @@ def sums_and_gradient(
     segments: Tensor,
     label_smoothing: float,
     gradient_scale: Tensor,
-    r_drop: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Loss and nll summed over real tokens [2], and gradient_scale x the gradient of hidden.
 
     The gradient of the words is added to theirs at once: everything is made while the logits of
-    a few tokens exist. With R-Drop the second half of the tokens are those of the first once more.
+    a few tokens exist.
     """
-    if r_drop:
-        is_real = segments > 0
-        return _of_two(hidden, words, labels, is_real, label_smoothing, gradient_scale, r_drop)
     tokens = len(hidden)
     losses = torch.empty(tokens, 2, device=hidden.device)
     hidden_gradient = torch.empty_like(hidden)
@@ -44,33 +39,6 @@ def sums_and_gradient(
         torch.mm(some, words.copy, out=hidden_gradient[part])
         add_product(words.gradient, some, hidden[part])
     return losses.sum(dim=0), hidden_gradient
-
-
-def _of_two(
-    hidden: Tensor,
-    words: Weight,
-    labels: Tensor,
-    is_real: Tensor,
-    label_smoothing: float,
-    gradient_scale: Tensor,
-    r_drop: float,
-) -> tuple[Tensor, Tensor]:
-    """R-Drop's sums and gradient, by PyTorch's own kernels: it is for small corpora and models."""
-    tokens = len(hidden) // 2
-    sums = torch.zeros(2, device=hidden.device)
-    hidden_gradient = torch.empty_like(hidden)
-    both, both_gradients = (one.view(2, tokens, -1) for one in (hidden, hidden_gradient))
-    for start in range(0, tokens, TOKENS_AT_ONCE // 2):
-        part = slice(start, min(tokens, start + TOKENS_AT_ONCE // 2))
-        some = both[:, part]
-        part_sums, gradient = agreement_sums_and_gradient(
-            some @ words.copy.t(), labels[part], is_real[part], label_smoothing, r_drop
-        )
-        sums += part_sums
-        gradient = (gradient * gradient_scale).to(hidden.dtype)
-        both_gradients[:, part] = gradient @ words.copy
-        add_product(words.gradient, gradient.flatten(0, 1), some.flatten(0, 1))
-    return sums, hidden_gradient
 
 
 def cross_entropy_in_place(
