@@ -4,10 +4,12 @@
 
 The points are those of docs/results.md ("Several GPU machines on one GPU"), measured with
 `gpu_machines.py`; the lines are the model of `dragoman whatif`, given the phases of two machines
-that never synchronize and nothing else.
+that never synchronize and nothing else. The table that is printed, for docs/distributed.md, is what
+`sync = "auto"` chooses for such a model, by the time that a step computes for.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -38,6 +40,7 @@ WAYS = {
     "96 local steps, int4": Scenario(compression="int4", local_steps=96, local_fragments=8),
 }
 AUTO = 'sync = "auto"'
+STEPS, LINKS = (0.016, 0.032, 0.1, 0.4), (0.01, 0.1, 1.0, 10.0, 100.0)
 MEASURED = {  # Gb/s and target tokens a second.
     "gradients": [(1.0, 15_600)],
     "bf16 gradients": [(1.0, 30_600)],
@@ -65,6 +68,27 @@ def main() -> None:
             print(
                 f"{way}, {gigabits:g} Gb/s: {measured:,}, predicted {predicted / measured - 1:+.0%}"
             )
+    print_choices()
+
+
+def print_choices() -> None:
+    print("| a step computes for |", *(f"{link:g} Gb/s |" for link in LINKS))
+    print("|---|" + len(LINKS) * "---|")
+    for seconds in STEPS:
+        computing = replace(RUN, seconds_compute=seconds, seconds_optimizer=0.0)
+        cells = (choice(computing, link) for link in LINKS)
+        print(f"| {1e3 * seconds:.0f} ms |", *(f"{cell} |" for cell in cells))
+
+
+def choice(run: MeasuredRun, gigabits: float) -> str:
+    """Local steps, fragments, delay and bits, and how long they wait if that is worth telling."""
+    over_it = Scenario(bytes_per_second=GOODPUT * gigabits * GIGABIT).apply_to(run)
+    way = choose_sync(over_it).way
+    if way.local_steps == 1:
+        return f"{way.compression} gradients".replace("none ", "")
+    share = predict(over_it, way).network_share
+    settings = (way.local_steps, way.local_fragments, way.local_delay, way.compression)
+    return ", ".join(map(str, settings)) + (f", waits {share:.0%}" if share >= 0.01 else "")
 
 
 def draw(picture: Path) -> None:

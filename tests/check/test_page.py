@@ -206,8 +206,8 @@ def test_what_is_configured_is_marked_and_not_recommended(
         (100, "all, bf16 gradients", "in bf16"),
         (1, "all, 4 int8 local steps in 4 parts", "which 4 steps of 0.310 s hide"),
         (0.1, "all, 16 int4 local steps in 4 parts", "int4 differences take"),
-        (0.01, "all, 96 int4 local steps in 16 parts", "at 10.0 Mb/s"),
-        (1e-5, "all, 512 int4 local steps in 16 parts", "steps"),
+        (0.01, "all, 48 int2 local steps in 24 parts", "at 10.0 Mb/s"),
+        (1e-5, "all, 512 int2 local steps in 24 parts", "steps"),
     ],
 )
 def test_the_slower_the_link_the_less_is_sent(

@@ -336,7 +336,7 @@ def test_where_nothing_beats_one_worker_one_machine_is_advised(tmp_path: Path) -
     evidence = _load(run)
     answer = network_bottleneck(evidence, analyse(evidence))
     assert answer.next_step.startswith(
-        "Train on one machine: even when sending less, a step is predicted to take 2.48 s, against"
+        "Train on one machine: even when sending less, a step is predicted to take 1.26 s, against"
     )
 
 

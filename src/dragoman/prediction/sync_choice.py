@@ -16,14 +16,14 @@ GRADIENTS = (
 )
 # Short rounds keep workers together; a few bits more are worth less than that.
 ROUNDS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# From the most to the fewest; 2 bits have yet to show what they cost at full size.
-BITS: tuple[Compression, ...] = ("int8", "int4")
+# From the most to the fewest; 2 bits only where rounds would else be longer than usual.
+BITS: tuple[Compression, ...] = ("int8", "int4", "int2")
 # Of the time that a link may be busy: steps and links are not always as fast as when measured.
 BUSY = 0.85
 # Rounds shorter than this only where their outer steps take little of the computing.
 USUAL_ROUND, SMALL_OUTER_SHARE = 16, 0.02
 # Small fragments are home sooner, and what is mixed in is less stale.
-FRAGMENTS, FRAGMENTS_OF_LONG_ROUNDS, LONG_ROUND = 4, 16, 48
+FRAGMENTS, MOST_FRAGMENTS = 4, 24
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def choose_sync(run: MeasuredRun) -> SyncChoice:
 def choose_local_steps(run: MeasuredRun) -> Scenario:
     """The shortest rounds, and in these the most bits, that leave the link some rest."""
     for steps in ROUNDS:
-        for compression in BITS:
+        for compression in BITS if steps >= USUAL_ROUND else BITS[:-1]:
             way = _local_steps(run, steps, compression)
             own = way.apply_to(run)
             computing = steps * own.seconds_alone
@@ -85,7 +85,8 @@ def choose_local_steps(run: MeasuredRun) -> Scenario:
 
 
 def _local_steps(run: MeasuredRun, steps: int, compression: Compression) -> Scenario:
-    fragments = FRAGMENTS if steps < LONG_ROUND else FRAGMENTS_OF_LONG_ROUNDS
+    # In long rounds one sets out at every other step, if that does not make too many.
+    fragments = FRAGMENTS if steps <= USUAL_ROUND else min(steps // 2, MOST_FRAGMENTS)
     way = Scenario(compression=compression, local_steps=steps, local_fragments=fragments)
     own = way.apply_to(run)
     # Twice what a fragment needs: it may find another one on the way.
