@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as distributed
 
+from dragoman.cluster import mean_exchange
 from dragoman.cluster.mean_exchange import MeanExchange
 from dragoman.cluster.processes import Workers
 
@@ -23,6 +24,7 @@ def main(rank: int, store: str, form: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=len(HOSTS)
     )
+    mean_exchange.NUMBERS_AT_ONCE = 128  # Three parts to a lane.
     workers = Workers(rank, len(HOSTS), torch.device("cpu"), HOSTS)
     exchange = MeanExchange(workers, form, workers.device, timedelta(seconds=300))  # type: ignore[arg-type]
     error = torch.zeros(SIZE) if form.startswith("int") else None

@@ -5,13 +5,14 @@ part, adds up the parts it was sent, and gives everyone its sum: 2(m-1)/m of the
 machines, as in a ring; but what travels in few bits is added up in float32, and never overflows.
 """
 
+import math
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import torch
 import torch.distributed as distributed
@@ -24,6 +25,9 @@ from dragoman.cluster.wire_format import WireFormat, add_up, pack_parts, unpack_
 # added up and packed, others keep the link busy; and no connection alone has room on the way for
 # all that a long or well-filled link holds. On a CPU they take cores from the computing.
 LANES = {"cuda": 8, "cpu": 4}
+# At most: with a single part to a lane all would be added up at the same time while the link rests,
+# and in the end it would wait for the slowest connection. Smaller ones take more of the processor.
+NUMBERS_AT_ONCE = 2**19
 
 
 def cut_evenly(size: int, count: int) -> list[slice]:
@@ -85,7 +89,8 @@ class MeanExchange:
         new_error = None if error is None else torch.zeros_like(error)
         ready = torch.cuda.current_stream().record_event() if vector.is_cuda else None
         parts = []
-        for lane, own in zip(self._lanes, cut_evenly(len(vector), len(self._lanes)), strict=True):
+        count = max(len(self._lanes), math.ceil(len(vector) / NUMBERS_AT_ONCE))
+        for lane, own in zip(cycle(self._lanes), cut_evenly(len(vector), count), strict=False):
             if own.start < own.stop:
                 before, after = (one if one is None else one[own] for one in (error, new_error))
                 part = _Part(vector[own], mean[own], before, after, ready)
