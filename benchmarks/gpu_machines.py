@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.config_file import load_config
+from dragoman.config_file import load_config, load_saved_config
+from dragoman.runs.folder import RunFolder
 from run_lines import lines_of
 from shared_gpu import machines, side_by_side, start, wait_for
 
@@ -52,6 +53,7 @@ def local(steps: int, fragments: int, compression: str, delay: int | None = None
 
 
 NEVER = local(1_000_000, 1, "none")
+AUTO = ["distributed.sync=auto"]
 ROWS = {
     "one": Row("one worker, the whole GPU", 1, "", []),
     "half": Row("one worker, half of the slots", 1, "", ["batches.tokens_per_step=16_384"]),
@@ -69,6 +71,14 @@ ROWS = {
         "96 local steps, int4, 8 fragments", 2, "100mbit", local(96, 8, "int4", delay=48), 480
     ),
     "four-32-4-int4": Row("32 local steps, int4, 4 fragments", 4, "1gbit", local(32, 4, "int4")),
+    "gradients-10g": Row("gradients", 2, "10gbit", [], 60),
+    "bf16-10g": Row("bf16 gradients", 2, "10gbit", ["distributed.compression=bf16"], 60),
+    "auto-10g": Row("auto", 2, "10gbit", AUTO),
+    "auto-1g": Row("auto", 2, "1gbit", AUTO),
+    "auto-100m": Row("auto", 2, "100mbit", AUTO, 480),
+    "auto-10m": Row("auto", 2, "10mbit", AUTO, 640),
+    "four-auto-1g": Row("auto", 4, "1gbit", AUTO),
+    "four-auto-100m": Row("auto", 4, "100mbit", AUTO, 480),
     "peer-ddp": Row("PyTorch's DDP", 2, "1gbit", [], peer="ddp"),
     "peer-bf16": Row("PyTorch's DDP, bf16 hook", 2, "1gbit", [], peer="bf16"),
     "peer-powersgd": Row("PyTorch's DDP, PowerSGD rank 4", 2, "1gbit", [], peer="powersgd"),
@@ -131,6 +141,17 @@ def read(run: Path, row: Row) -> dict[str, float]:
     }
 
 
+def chosen(run: Path) -> str:
+    """What "auto" came to in a run."""
+    way = load_saved_config(RunFolder(run).config).distributed
+    if way.sync == "gradients":
+        return f"auto: {way.compression} gradients"
+    return (
+        f"auto: {way.local_steps} local steps, {way.local_fragments} fragments, "
+        f"delay {way.local_delay}, {way.compression}"
+    )
+
+
 def main() -> None:
     config, folder = Path(sys.argv[1]), Path(sys.argv[2])
     settings = [word for word in sys.argv[3:] if "=" in word]
@@ -152,8 +173,9 @@ def main() -> None:
             continue
         alone = alone or found["tokens_per_second"]
         share = found["tokens_per_second"] / alone
+        label = chosen(folder / key) if row.settings is AUTO else row.label
         start_of_row = (
-            f"| {row.label} | {row.machines} | {row.rate or 'none'} "
+            f"| {label} | {row.machines} | {row.rate or 'none'} "
             f"| {found['tokens_per_second']:,.0f} | {share:.1%} "
         )
         if row.peer:
