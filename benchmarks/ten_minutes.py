@@ -10,8 +10,9 @@ clock of the wall over all of them:
     prepare   that text once more, and these pairs
     again     from its weights, in so many steps, on both
 
-What a beam finds is what the second model learns to say at once. Settings (NAME=VALUE) are for both
-trainings. Unlike the text that the trainings wait for, what to translate is chosen meanwhile.
+What a beam finds is what the second model learns to say at once. Settings (NAME=VALUE) are for
+both trainings, those after --second for the second one alone. What to translate is chosen while the
+first one runs.
 """
 
 import argparse
@@ -55,10 +56,8 @@ def main() -> None:
     words = ("--input", folder / "lines.txt", "--output", folder / NAME)
     beam = ("--beam", str(arguments.beam), "--checkpoint", "latest")
     workers = ("--workers", str(arguments.workers), *arguments.how)
-    dragoman(
-        "augment", "distill", folder / "runs" / "first", *words, *beam, *workers, *arguments.how
-    )
-    again = write(folder, "again", taught(recipe, folder, arguments))
+    dragoman("augment", "distill", folder / "runs" / "first", *words, *beam, *workers)
+    again = write(folder, "again", taught(folder, arguments))
     dragoman("prepare", again)
     dragoman("train", again, "--run", folder / "runs" / "again", "--workers", "1")
     seconds = time.monotonic() - begun
@@ -79,6 +78,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--steps", type=int, default=7_200)
     parser.add_argument("--again", type=int, default=9_600)
+    parser.add_argument("--second", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--peak", type=float, default=2e-3, help="of the second training")
     parser.add_argument("--late", type=float, default=4.0, help="weight of the last text, late")
     parser.add_argument(
@@ -104,8 +104,9 @@ def with_steps(recipe: Config, steps: int, late: float) -> Config:
     )
 
 
-def taught(recipe: Config, folder: Path, arguments: argparse.Namespace) -> Config:
+def taught(folder: Path, arguments: argparse.Namespace) -> Config:
     """The second training: the same text beside the pairs, from the weights of the first."""
+    recipe = load_config(arguments.recipe, [*arguments.settings, *arguments.second])
     run = str(folder / "runs" / "first")
     pairs = ParallelText(
         tsv=str(folder / NAME / "pairs.tsv.zst"), name=NAME, weight=arguments.weight
