@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.check.advice import predictions
-from dragoman.check.facts import Findings, MachineFacts, StepFacts
+from dragoman.check.facts import Findings, MachineFacts
 from dragoman.check.page import page
 from dragoman.check.problems import disk_needed, problems
 from dragoman.config import Config, shape_of
 from dragoman.config_file import load_config
 from dragoman.documents import encode, parse
+from dragoman.prediction.step_model import StepFacts
 from dragoman.records import Link
 
 GIGABIT = 1e9 / 8
@@ -121,6 +122,17 @@ def test_prediction_for_the_reference_runs_by_hand(config: Config) -> None:
     assert "Even so" not in text
 
 
+def test_balanced_machines_do_not_wait_for_the_slower_one(config: Config) -> None:
+    """Two thirds of the rows for the one, a third for the other: both take 0.2 s."""
+    uneven = replace(FINDINGS, step=replace(STEP, seconds_compute_by_worker=(0.15, 0.3)))
+    balanced = configure(config, balance=True)
+    predicted = predictions(uneven, balanced)["all, gradients"]
+    assert predicted.seconds_compute == pytest.approx(0.2)
+    assert predictions(uneven, config)["all, gradients"].seconds_compute == pytest.approx(0.3)
+    assert "B is slow" in page(uneven, config)
+    assert "B is slow" not in page(uneven, balanced)
+
+
 def test_where_no_way_to_meet_is_a_gain_one_worker_is_advised(config: Config) -> None:
     slow = (link("A", "B", 1e-5 * GIGABIT), link("B", "A", 1e-5 * GIGABIT))
     text = page(replace(FINDINGS, links=slow), config)
@@ -170,12 +182,12 @@ def configure(config: Config, **settings: object) -> Config:
         ({"compression": "fp16"}, "all, fp16 gradients (configured)", "set distributed.sync"),
         (
             {"sync": "local", "local_delay": 0},
-            "all, 32 local steps (configured)",
+            "all, 32 local steps, delay 0 (configured)",
             "set distributed.sync = 'auto'",
         ),
         (
             {"sync": "auto"},
-            "all, 4 int8 local steps in 4 parts (configured)",
+            "all, 4 int8 local steps in 4 fragments, delay 1 (configured)",
             "keep what is configured",
         ),
         (
@@ -185,7 +197,7 @@ def configure(config: Config, **settings: object) -> Config:
         ),
         (
             {"sync": "local", "compression": "bf16", "local_steps": 64, "local_fragments": 4},
-            "all, 64 bf16 local steps in 4 parts (configured)",
+            "all, 64 bf16 local steps in 4 fragments (configured)",
             "keep what is configured",
         ),
     ],
@@ -204,10 +216,10 @@ def test_what_is_configured_is_marked_and_not_recommended(
     [
         (1000, "all, gradients", "gradients would spend"),
         (100, "all, bf16 gradients", "in bf16"),
-        (1, "all, 4 int8 local steps in 4 parts", "which 4 steps of 0.310 s hide"),
-        (0.1, "all, 16 int4 local steps in 4 parts", "int4 differences take"),
-        (0.01, "all, 48 int2 local steps in 24 parts", "at 10.0 Mb/s"),
-        (1e-5, "all, 512 int2 local steps in 24 parts", "steps"),
+        (1, "all, 4 int8 local steps in 4 fragments, delay 1", "which 4 steps of 0.310 s hide"),
+        (0.1, "all, 16 int4 local steps in 4 fragments, delay 4", "int4 differences take"),
+        (0.01, "all, 48 int2 local steps in 24 fragments, delay 4", "at 10.0 Mb/s"),
+        (1e-5, "all, 512 int2 local steps in 24 fragments, delay 511", "cannot hide"),
     ],
 )
 def test_the_slower_the_link_the_less_is_sent(

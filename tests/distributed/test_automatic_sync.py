@@ -1,5 +1,6 @@
 """`sync = "auto"`: what is chosen for a link, and that a run keeps to it."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from dragoman.config import FEW_BITS
 from dragoman.config_file import load_saved_config
 from machines import Network, end_of, run_on, training
-from support import SMALL, run_dragoman
+from support import PATIENCE, SMALL, run_dragoman
 
 pytestmark = pytest.mark.slow
 AUTO = [*SMALL, "distributed.sync=auto"]
@@ -38,3 +39,27 @@ def test_local_steps_are_chosen_for_a_slow_link_and_kept(net: Network, prepared:
     assert first == second
     assert first.sync == "local"
     assert first.compression in FEW_BITS
+
+
+@pytest.mark.network
+def test_a_link_too_slow_for_one_gradient_is_measured_all_the_same(
+    net: Network, prepared: Path
+) -> None:
+    """4.7 MB take 12 s at 3 Mb/s, twice as long as anyone would wait."""
+    for machine in net.machines:
+        machine.limit("3mbit")
+    wide = ["model.d_model=256", "model.feed_forward=256", "distributed.timeout_seconds=6"]
+    config = prepared / "config.toml"
+    checked = subprocess.run(
+        net.dragoman("check", config, "--hosts", "hostA,hostB", *AUTO, *wide),
+        env=net.environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert "gradients would spend" in checked.stdout, checked.stderr
+    assert "local steps in" in checked.stdout
+    with training(net, config, *AUTO, *wide, "training.steps=2") as process:
+        output = end_of(net, process)
+    assert process.returncode == 0, output
+    assert "local steps in" in output

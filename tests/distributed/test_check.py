@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.check import measure as measure_module
+from dragoman.check.measure import measure
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config
 from dragoman.config_file import load_config
+from dragoman.training import trial
 from dragoman.training.parts import Parts, make_parts
 from support import SMALL
 
@@ -24,8 +25,8 @@ def test_trial_steps_meet_as_the_predictions_suppose(
         tried.append(config)
         return make_parts(config, workers)
 
-    monkeypatch.setattr(measure_module, "make_parts", make)
+    monkeypatch.setattr(trial, "make_parts", make)
     config = load_config(prepared / "config.toml", [*SMALL, *LOCAL])
-    measure_module.measure(config, Workers(0, 1, torch.device("cpu")))
+    measure(config, Workers(0, 1, torch.device("cpu")))
     (one,) = tried
     assert (one.distributed.sync, one.distributed.compression) == ("gradients", "none")

@@ -18,32 +18,23 @@ from dragoman.prediction.sync_choice import (
     choose_local_steps,
     choose_sync,
     choose_way,
+    in_words,
     is_slower,
 )
 from dragoman.thresholds import SMALL_NETWORK_SHARE
 from dragoman.wording import in_percent
 
 
-def calibration_of(findings: Findings) -> MeasuredRun:
+def calibration_of(findings: Findings, config: Config) -> MeasuredRun:
     """The findings as a prediction needs them."""
-    step = findings.step
-    return before_training(
-        machines=len(findings.machines),
-        workers=len(findings.hosts),
-        parameters=step.parameters,
-        target_tokens=step.target_tokens,
-        seconds_compute=max(step.seconds_compute_by_worker),
-        seconds_optimizer=step.seconds_optimizer,
-        seconds_exposed=step.seconds_exposed,
-        seconds_all_reduce=step.seconds_all_reduce,
-        links=findings.links,
-        device=step.device,
-    )
+    is_balanced = config.distributed.balance
+    machines = len(findings.machines)
+    return before_training(findings.step, machines, findings.links, is_balanced=is_balanced)
 
 
 def predictions(findings: Findings, config: Config) -> dict[str, Prediction]:
     """One worker alone, and all of them with the usual sync settings and as configured."""
-    calibration = calibration_of(findings)
+    calibration = calibration_of(findings, config)
     scenarios = {"one worker alone": ALONE}
     if len(findings.hosts) > 1:
         configured = configured_way(config.distributed, calibration)
@@ -70,16 +61,14 @@ def configured_way(settings: DistributedSettings, calibration: MeasuredRun) -> S
 
 def automatic_choice(findings: Findings, config: Config) -> SyncChoice | None:
     """What sync = "auto" comes to here, and why; None if something else is configured."""
-    return choose_sync(calibration_of(findings)) if config.distributed.sync == "auto" else None
+    return (
+        choose_sync(calibration_of(findings, config)) if config.distributed.sync == "auto" else None
+    )
 
 
 def name_of(way: Scenario) -> str:
-    """Sync settings in words."""
-    packed = "" if way.compression == "none" else f"{way.compression} "
-    if way.local_steps == 1:
-        return f"all, {packed}gradients"
-    parts = "" if way.local_fragments == 1 else f" in {way.local_fragments} parts"
-    return f"all, {way.local_steps} {packed}local steps{parts}"
+    """What the prediction for it is called."""
+    return f"all, {in_words(way)}"
 
 
 def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dragoman.prediction.step_model import StepFacts
 from dragoman.records import Link
 
 
@@ -18,19 +19,6 @@ class MachineFacts:
     disk_free_bytes: int
     interfaces: Mapping[str, int | None]  # The speed that each claims, in Mb/s.
     clock_lead_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class StepFacts:
-    """What a step of this model takes."""
-
-    parameters: int
-    target_tokens: int
-    seconds_compute_by_worker: tuple[float, ...]
-    seconds_optimizer: float
-    seconds_exposed: float
-    seconds_all_reduce: float | None
-    device: str
 
 
 @dataclass(frozen=True)

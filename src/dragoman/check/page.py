@@ -21,7 +21,7 @@ from dragoman.wording import in_bits_per_second, in_bytes, in_percent, in_time
 def page(findings: Findings, config: Config) -> str:
     """Everything a person wants to read before a run."""
     predicted = predictions(findings, config)
-    way = configured_way(config.distributed, calibration_of(findings))
+    way = configured_way(config.distributed, calibration_of(findings, config))
     configured = name_of(way)
     lines = ["machines", *_table(_machine_rows(findings))]
     if findings.links:

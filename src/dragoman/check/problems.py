@@ -22,7 +22,7 @@ def problems(findings: Findings, config: Config) -> list[str]:
     return [
         *_slow_links(findings.links),
         *_poor_links(findings),
-        *_slow_hosts(findings),
+        *([] if config.distributed.balance else _slow_hosts(findings)),
         *_different_gpus(findings.machines),
         *_full_disks(findings, config),
         *(

@@ -142,6 +142,8 @@ class GradientSync:
             device_ids=[workers.device] if self._is_cuda else None,
             bucket_cap_mb=EVERYTHING_MEGABYTES if one_bucket else settings.bucket_megabytes,
             gradient_as_bucket_view=True,
+            # All have the same weights by now, and sending them takes long on a slow link.
+            init_sync=False,
         )
         if settings.compression == "powersgd":
             self.divisor = workers.count

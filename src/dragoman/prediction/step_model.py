@@ -97,38 +97,49 @@ class MeasuredRun:
         return outer_seconds(self.gradient_bytes / 4, self.compression, self.device)
 
 
-def before_training(
-    *,
-    machines: int,
-    workers: int,
-    parameters: int,
-    target_tokens: float,
-    seconds_compute: float,
-    seconds_optimizer: float,
-    seconds_exposed: float,
-    seconds_all_reduce: float | None,
-    links: Sequence[Link],
-    device: str,
-) -> MeasuredRun:
+@dataclass(frozen=True)
+class StepFacts:
     """What was measured before any training, of workers that sum plain gradients at every step."""
+
+    parameters: int
+    target_tokens: int
+    seconds_compute_by_worker: tuple[float, ...]  # Of equal shares.
+    seconds_optimizer: float
+    seconds_exposed: float
+    seconds_all_reduce: float | None
+    device: str
+
+    def seconds_compute(self, *, is_balanced: bool) -> float:
+        """What the slowest worker takes, or all of them if each has what suits its speed."""
+        seconds = self.seconds_compute_by_worker
+        if is_balanced:
+            return len(seconds) / sum(1 / one for one in seconds)
+        return max(seconds)
+
+
+def before_training(
+    step: StepFacts, machines: int, links: Sequence[Link], *, is_balanced: bool
+) -> MeasuredRun:
+    """A run that has yet to begin, as far as it is known."""
+    parameters, seconds_compute = step.parameters, step.seconds_compute(is_balanced=is_balanced)
     goodput = min((link.goodput_bytes_per_second for link in links), default=math.inf)
     wire = ring_share(machines) * 4 * parameters / goodput
-    exchange = seconds_all_reduce or 0.0
+    exchange = step.seconds_all_reduce or 0.0
     could_hide = min(exchange, hideable_seconds(seconds_compute, micro_batches=1))
-    hidden = max(0.0, exchange - seconds_exposed)
+    hidden = max(0.0, exchange - step.seconds_exposed)
     return MeasuredRun(
         machines=machines,
-        workers=workers,
+        workers=len(step.seconds_compute_by_worker),
         gradient_bytes=4 * parameters,
-        tokens_per_step=target_tokens,
+        tokens_per_step=step.target_tokens,
         seconds_compute=seconds_compute,
-        seconds_optimizer=seconds_optimizer,
+        seconds_optimizer=step.seconds_optimizer,
         seconds_fixed=0.0,
         bytes_per_second=goodput,
         latency_seconds=max((link.latency_seconds for link in links), default=0.0),
         seconds_overhead=max(0.0, exchange - wire),
         overlap=min(1.0, hidden / could_hide) if could_hide else 0.0,
-        device=device,
+        device=step.device,
     )
 
 

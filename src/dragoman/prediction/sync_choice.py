@@ -64,11 +64,23 @@ def choose_sync(run: MeasuredRun) -> SyncChoice:
     way = choose_local_steps(run)
     own = way.apply_to(run)
     link = in_bits_per_second(run.bytes_per_second)
+    verb = "hide" if own.hidden_seconds == own.exchange_seconds else "cannot hide"
     return SyncChoice(
         way,
         f"{costs}; {way.compression} differences take {in_time(own.exchange_seconds)} at {link}, "
-        f"which {way.local_steps} steps of {in_time(own.seconds_alone)} hide",
+        f"which {way.local_steps} steps of {in_time(own.seconds_alone)} {verb}",
     )
+
+
+def in_words(way: Scenario) -> str:
+    """How workers synchronize, as a person would say it."""
+    packed = "" if way.compression == "none" else f"{way.compression} "
+    if way.local_steps == 1:
+        return f"{packed}gradients"
+    words = f"{way.local_steps} {packed}local steps"
+    if way.local_fragments and way.local_fragments > 1:
+        words += f" in {way.local_fragments} fragments"
+    return words if way.local_delay is None else f"{words}, delay {way.local_delay}"
 
 
 def choose_local_steps(run: MeasuredRun) -> Scenario:
