@@ -603,7 +603,7 @@ class DistributedSettings:
         False,
         "Give each worker a share of a step's rows in proportion to its speed, measured before "
         "the first step and slowly adjusted while training: for machines of unequal speed. "
-        "Batches and their order do not change. Uses plain kernels.",
+        "Batches and their order do not change. On a GPU shares are sixteenths of a step.",
         may_change=True,
     )
     interface: str = setting(

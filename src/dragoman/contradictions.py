@@ -289,7 +289,7 @@ def _powersgd_contradictions(config: Config, given: Collection[str]) -> Iterator
     if config.distributed.sync == "local":
         yield (
             "distributed.compression = 'powersgd' only works on gradients; with sync = \"local\" "
-            "choose none, bf16 or fp16"
+            "choose none, bf16, fp16, int8, int4 or int2"
         )
     if config.training.precision == "float16":
         yield (

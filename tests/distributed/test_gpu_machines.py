@@ -83,14 +83,23 @@ def test_losses_of_two_machines_are_those_of_one_worker(
     assert both == pytest.approx(alone, rel=4 * tolerance)
 
 
-@pytest.mark.parametrize("compression", ["int8", "int4"])
+def test_balanced_machines_learn_what_one_worker_learns(
+    config: Path, alone: list[float], tmp_path: Path
+) -> None:
+    few = ["distributed.balance=true", "batches.rows_per_device=2"]
+    both = losses(config, tmp_path / "run", *few)
+    assert "fused kernels" in Path(f"{tmp_path / 'run'}-0.log").read_text()
+    assert both[:20] == pytest.approx(alone[:20], rel=5e-3)
+
+
+@pytest.mark.parametrize("compression", ["int8", "int4", "int2"])
 def test_local_steps_in_few_bits_learn_and_go_on_where_they_were_stopped(
     config: Path, alone: list[float], tmp_path: Path, compression: str
 ) -> None:
     way = [*LOCAL, f"distributed.compression={compression}", "checkpoints.every_steps=10"]
     whole = losses(config, tmp_path / "whole", *way)
     assert whole[-1] == pytest.approx(alone[-1], rel=0.15)
-    # Stopped in the middle of a round, with a fragment on its way.
+    # Killed after a checkpoint that has a fragment on its way.
     with training(config, tmp_path / "run", [*way, "training.steps=40"]) as processes:
         wait_until(lambda: has_step(tmp_path / "run-gm0", 12))
         for process in processes:

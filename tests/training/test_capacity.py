@@ -1,8 +1,10 @@
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from dragoman.config_file import load_config
 from dragoman.training.capacity import full_rows, kind_of, largest_that_fits, rows_that_fit
 
 
@@ -27,11 +29,19 @@ def test_trial_rows_have_no_padding() -> None:
 
 
 def test_rows_that_fit_with_some_kernels_need_not_fit_with_others(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, small_text: Path
 ) -> None:
     gpu = SimpleNamespace(name="A GPU", total_memory=24 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-    kinds = [kind_of(torch.device("cuda", 0), kernels) for kernels in ("fused", "plain")]
-    assert kinds == ["A GPU, 24 GiB, fused kernels", "A GPU, 24 GiB, plain kernels"]
+    fused, plain, balanced = (
+        load_config(small_text / "config.toml", [one])
+        for one in ("training.kernels=fused", "training.kernels=plain", "distributed.balance=true")
+    )
+    kinds = [kind_of(torch.device("cuda", 0), one) for one in (fused, plain, balanced)]
+    assert kinds == [
+        "A GPU, 24 GiB, fused kernels",
+        "A GPU, 24 GiB, plain kernels",
+        "A GPU, 24 GiB, auto kernels, balanced",
+    ]
     # Micro-batches decide the last bit, which a resumed run keeps on a CPU.
-    assert kind_of(torch.device("cpu"), "auto") == kind_of(torch.device("cpu"), "plain")
+    assert kind_of(torch.device("cpu"), fused) == kind_of(torch.device("cpu"), balanced)

@@ -43,6 +43,16 @@ def test_a_worker_that_becomes_slow_is_given_less_after_a_while() -> None:
     assert shares.rows_by_worker == (80, 40)
 
 
+@pytest.mark.parametrize(("rows", "shares"), [(256, (160, 96)), (260, (160, 100)), (20, (13, 7))])
+def test_shares_are_whole_micro_batches_where_there_are_enough(
+    rows: int, shares: tuple[int, int]
+) -> None:
+    """Twice as fast is ten of sixteen; what does not fill a micro-batch goes to the last."""
+    found = RowShares(rows, 2, 0, is_balanced=True, unit=16)
+    found.start([1.0, 2.0])
+    assert found.rows_by_worker == shares
+
+
 def test_noise_does_not_move_rows_about() -> None:
     chance = random.Random(1)
     shares = RowShares(120, 2, 0, is_balanced=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from dragoman.config import Config
 from dragoman.model.transformer import RowTensors
 
 # On a CPU more at once is not faster, only larger.
@@ -33,12 +34,15 @@ def rows_that_fit(
     return largest_that_fits(fits, most)
 
 
-def kind_of(device: torch.device, kernels: str) -> str:
+def kind_of(device: torch.device, config: Config) -> str:
     """Name and memory of a device, and its kernels: rows that fit on one fit on all of its kind."""
     if device.type == "cpu":
         return "cpu"
     properties = torch.cuda.get_device_properties(device)
-    return f"{properties.name}, {properties.total_memory >> 30} GiB, {kernels} kernels"
+    kernels = f"{config.training.kernels} kernels"
+    if config.distributed.balance:
+        kernels += ", balanced"
+    return f"{properties.name}, {properties.total_memory >> 30} GiB, {kernels}"
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:

@@ -63,6 +63,8 @@ def fused_problem(config: Config, workers: Workers) -> str:
         )
     if workers.device.type != "cuda":
         return "there is no GPU"
+    if torch.version.hip:
+        return "they were made for NVIDIA GPUs"
     if torch.cuda.get_device_capability(workers.device) < OLDEST_CAPABILITY:
         return f"{torch.cuda.get_device_name(workers.device)} is too old for them"
     if importlib.util.find_spec("triton") is None:
@@ -95,8 +97,6 @@ def _recording_problem(config: Config, workers: Workers) -> str:
     """Say why no step of this run can be recorded once and replayed; empty if it can."""
     if config.training.freeze_embeddings:
         return "training.freeze_embeddings = true: they update all weights"
-    if config.distributed.balance:
-        return "distributed.balance = true: they are recorded for a fixed number of rows"
     if config.distributed.compression == "powersgd" and workers.count > 1:
         return 'distributed.compression = "powersgd": they sum gradients in 32 or 16 bits'
     return ""

@@ -22,6 +22,7 @@ from dragoman.training.capacity import rows_that_fit
 from dragoman.training.fused_step import FusedStep
 from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep, alone, with_longer_memory
+from dragoman.training.row_shares import micro_batch_rows
 from dragoman.training.step import PlainStep, TrainingStep
 
 
@@ -118,6 +119,8 @@ def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> in
     if chosen != "auto":
         return chosen
     share = -(-parts.stream.rows_per_step // workers.count)
+    if config.distributed.balance and choose_kernels(config, workers).kind != "plain":
+        share = min(share, micro_batch_rows(parts.stream.rows_per_step))
     return rows_that_fit(parts.step.try_rows, config.batches.row_tokens, share, workers.device)
 
 

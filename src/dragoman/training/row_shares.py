@@ -12,13 +12,25 @@ from dragoman.corpus.rows import StepRows
 WEIGHT_OF_A_STEP = 0.05  # Of what was known of a worker's speed before.
 STEPS_BETWEEN_CORRECTIONS = 16
 LEAST_GAIN = 0.02  # Of a step's time: less is noise.
+# A recorded step takes as long for a micro-batch that is not full, so shares are whole ones: of so
+# many a step has, small enough to balance by and large enough to keep a GPU busy.
+MICRO_BATCHES = 16
+
+
+def micro_batch_rows(rows: int) -> int:
+    """Rows of a micro-batch where a step is recorded and balanced."""
+    return max(1, rows // MICRO_BATCHES)
 
 
 class RowShares:
     """The shares of all workers, corrected while they train if they are to be balanced."""
 
-    def __init__(self, rows: int, workers: int, worker: int, *, is_balanced: bool) -> None:
+    def __init__(
+        self, rows: int, workers: int, worker: int, *, is_balanced: bool, unit: int = 1
+    ) -> None:
         self._rows, self._worker, self._is_balanced = rows, worker, is_balanced
+        # Shares are multiples of it, where everyone can have one.
+        self._unit = unit if rows >= workers * unit else 1
         self._bounds = [rows * place // workers for place in range(workers + 1)]
         self._speeds: list[float] = []  # Rows a second.
         self._steps = 0
@@ -60,12 +72,13 @@ class RowShares:
         return max(count / speed for count, speed in zip(rows, self._speeds, strict=True))
 
     def _balanced_bounds(self) -> list[int]:
-        """Cut a step in proportion to the speeds; everyone gets a row at least."""
-        workers = len(self._speeds)
-        spare = self._rows - workers
+        """Cut a step in proportion to the speeds; everyone gets something."""
+        units = self._rows // self._unit
+        spare = units - len(self._speeds)
         total = sum(self._speeds)
         ends = [0.0, *accumulate(self._speeds)]
-        return [place + round(spare * end / total) for place, end in enumerate(ends)]
+        bounds = [place + round(spare * end / total) for place, end in enumerate(ends)]
+        return [*(self._unit * bound for bound in bounds[:-1]), self._rows]
 
     @staticmethod
     def _speeds_of(rows: Sequence[int], seconds: Sequence[float]) -> list[float]:

@@ -28,7 +28,7 @@ from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened
 from dragoman.training.parts import Parts, choose_rows_per_device
-from dragoman.training.row_shares import RowShares
+from dragoman.training.row_shares import RowShares, micro_batch_rows
 from dragoman.training.step import mark_last
 from dragoman.training.step_exchange import PendingResults, QueuedStep, Requests, share_results
 from dragoman.training.step_line import end_times, train_line
@@ -71,11 +71,13 @@ class Trainer:
             run, workers, self.recorder, opened.clock_leads, lambda: self.progress.step
         )
         self.batches = Ahead(parts.stream.steps(self.progress.position))
+        rows = parts.stream.rows_per_step
         self.shares = RowShares(
-            parts.stream.rows_per_step,
+            rows,
             workers.count,
             workers.rank,
             is_balanced=config.distributed.balance,
+            unit=1 if workers.device.type == "cpu" else micro_batch_rows(rows),
         )
         self.queued: deque[QueuedStep] = deque()
         self.pending: PendingResults | None = None  # Shared, but not collected from all others.
@@ -107,7 +109,7 @@ class Trainer:
     def _begin(self) -> None:
         """Announce this attempt of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
-        device = kind_of(workers.device, config.training.kernels)
+        device = kind_of(workers.device, config)
         if progress.device != device:
             progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
