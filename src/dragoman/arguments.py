@@ -324,10 +324,15 @@ def _add_scenario(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, metavar="N", help="total worker processes on all machines"
     )
-    parser.add_argument("--compression", choices=COMPRESSIONS, help="how gradients are compressed")
+    parser.add_argument(
+        "--compression", choices=COMPRESSIONS, help="how what is exchanged is compressed"
+    )
     parser.add_argument("--local-steps", type=int, metavar="N", help="steps between two exchanges")
     parser.add_argument(
         "--local-fragments", type=int, metavar="N", help="parts that are exchanged in turn"
+    )
+    parser.add_argument(
+        "--local-delay", type=int, metavar="N", help="steps that each of them may travel"
     )
     parser.add_argument(
         "--batch-factor", type=float, default=1.0, metavar="X", help="scale the batch by X"

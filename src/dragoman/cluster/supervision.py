@@ -149,7 +149,8 @@ def supervised() -> Iterator[Supervision]:
     try:
         supervision = Supervision(world.rank)
     except distributed.DistError:
-        sys.exit(1)  # The launcher is gone already, and nobody would hear why.
+        print("dragoman: the launcher cannot be reached", file=sys.stderr)
+        sys.exit(1)
     try:
         yield supervision
     except BaseException as error:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from dragoman.config import FEW_BITS, Compression
 from dragoman.prediction.step_model import ALONE, GIGABIT, MeasuredRun, Scenario
+from dragoman.prediction.sync_choice import choose_local_steps
 
-USUAL_LOCAL_STEPS = 32
 MOST_WORKERS = 1024
 
 
@@ -29,8 +29,9 @@ def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
         every_step = replace(several, local_steps=1, local_fragments=1, compression=bits)
         questions.append(("an exchange every step", every_step))
     else:
-        local = replace(several, local_steps=USUAL_LOCAL_STEPS, compression="bf16")
-        questions.append((f"{USUAL_LOCAL_STEPS} local steps, bf16", local))
+        local = choose_local_steps(several.apply_to(run))
+        words = f"{local.local_steps} local steps, {local.compression}"
+        questions.append((words, replace(local, machines=several.machines)))
     questions += [
         ("4 times the batch", Scenario(batch_factor=4)),
         ("devices twice as fast", Scenario(device_speed=2)),

@@ -144,7 +144,7 @@ def before_training(
 
 
 _OF_LINKS = ("bytes_per_second", "latency_seconds")
-_OF_SYNC = ("compression", "local_steps", "local_fragments", "local_delay")
+OF_SYNC = ("compression", "local_steps", "local_fragments", "local_delay")
 
 
 @dataclass(frozen=True)
@@ -184,16 +184,21 @@ class Scenario:
             micro_batches=max(1.0, run.micro_batches * self.batch_factor * run.workers / workers),
             **{
                 name: value
-                for name in _OF_LINKS + _OF_SYNC
+                for name in _OF_LINKS + OF_SYNC
                 if (value := getattr(self, name)) is not None
             },
         )
         _check(own)
+        if (self.local_delay or 0) > own.local_steps:
+            raise UserError(
+                f"a delay of {self.local_delay} is more than {own.local_steps} local steps: the "
+                "next exchange would start before it arrives"
+            )
         return own
 
     def between_machines(self, run: MeasuredRun) -> "Scenario":
         """The same, of two machines if it asks how they synchronize and the run had but one."""
-        asked = [name for name in _OF_LINKS + _OF_SYNC if getattr(self, name) is not None]
+        asked = [name for name in _OF_LINKS + OF_SYNC if getattr(self, name) is not None]
         if asked and run.machines == 1 and self.machines is None and self.workers is None:
             return replace(self, machines=2)
         if set(asked) & set(_OF_LINKS) and self._placement(run)[0] == 1:

@@ -12,14 +12,16 @@ from textwrap import fill, wrap
 from dragoman.config import Compression
 from dragoman.errors import UserError
 from dragoman.prediction.assumptions import assumptions_of
-from dragoman.prediction.questions import USUAL_LOCAL_STEPS, usual_questions
+from dragoman.prediction.questions import usual_questions
 from dragoman.prediction.step_model import (
+    OF_SYNC,
     USUAL_BYTES_PER_SECOND,
     MeasuredRun,
     Prediction,
     Scenario,
     whatif_table,
 )
+from dragoman.prediction.sync_choice import choose_local_steps
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.findings.measured_run import demand_calibration, describe_fit
@@ -37,13 +39,14 @@ class WhatifOptions:
     compression: Compression | None = None
     local_steps: int | None = None
     local_fragments: int | None = None
+    local_delay: int | None = None
     batch_factor: float = 1.0  # Times the tokens of a step.
     device_speed: float = 1.0  # Times the speed of the devices.
     steps: int | None = None  # For hours and cost; default: as many as the run made.
     price_per_hour: float | None = None  # Of one machine.
 
 
-_MAY_BE_ZERO = ("latency_milliseconds", "price_per_hour")
+_MAY_BE_ZERO = ("latency_milliseconds", "local_delay", "price_per_hour")
 _ABOVE_ZERO = (
     "machines",
     "workers",
@@ -116,6 +119,7 @@ def scenario_of(options: WhatifOptions) -> Scenario:
         bytes_per_second=bandwidth,
         latency_seconds=None if latency is None else latency / 1e3,
         compression=options.compression,
+        local_delay=options.local_delay,
         **{name: getattr(options, name) for name in _ABOVE_ZERO if name != "steps"},
     )
 
@@ -132,8 +136,9 @@ def questions_of(scenario: Scenario, run: MeasuredRun) -> list[tuple[str, Scenar
     if asked.compression == "none":
         questions.append(("... and bf16", half))
     if asked.local_steps == 1:
-        local = replace(half, local_steps=USUAL_LOCAL_STEPS)
-        questions.append((f"... and {USUAL_LOCAL_STEPS} local steps, bf16", local))
+        way = choose_local_steps(asked)
+        local = replace(scenario, **{name: getattr(way, name) for name in OF_SYNC})
+        questions.append((f"... and {way.local_steps} local steps, {way.compression}", local))
     return questions
 
 
@@ -147,6 +152,7 @@ def _label(scenario: Scenario) -> str:
         scenario.compression or "",
         plural(scenario.local_steps, "local step") if scenario.local_steps else "",
         plural(scenario.local_fragments, "fragment") if scenario.local_fragments else "",
+        f"delay {scenario.local_delay}" if scenario.local_delay is not None else "",
         f"{scenario.batch_factor:g} x batch" if scenario.batch_factor != 1 else "",
         f"{scenario.device_speed:g} x device speed" if scenario.device_speed != 1 else "",
     ]

@@ -1,11 +1,10 @@
 """Plots of predicted runs."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dragoman.prediction.questions import MOST_WORKERS, USUAL_LOCAL_STEPS
+from dragoman.prediction.questions import MOST_WORKERS
 from dragoman.prediction.step_model import (
     ALONE,
     GIGABIT,
@@ -13,6 +12,7 @@ from dragoman.prediction.step_model import (
     Scenario,
     predict,
 )
+from dragoman.prediction.sync_choice import GRADIENTS, choose_local_steps
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
 from dragoman.report.page.plots.canvas import WIDE, Panel, Picture, Shape, colour, dashed, log_ticks
@@ -31,29 +31,20 @@ def bandwidth_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         return None
     machines = max(2, calibration.machines)
     variants = (
-        (Scenario(compression="none", local_steps=1), "float32 gradients", "orange"),
-        (Scenario(compression="bf16", local_steps=1), "16-bit gradients", "blue"),
-        (
-            Scenario(compression="bf16", local_steps=USUAL_LOCAL_STEPS),
-            f"{USUAL_LOCAL_STEPS} local steps, 16-bit",
-            "green",
-        ),
+        (GRADIENTS[0], "float32 gradients", "orange"),
+        (GRADIENTS[1], "16-bit gradients", "blue"),
+        (None, "local steps to suit the link", "green"),
     )
 
     def draw(axes: "Axes", shape: Shape) -> None:
         gigabits = np.geomspace(0.05, 200, 80)
+        links = [
+            Scenario(machines=machines, bytes_per_second=speed * GIGABIT).apply_to(calibration)
+            for speed in gigabits.tolist()
+        ]
         for scenario, label, tint in variants:
             seconds = [
-                predict(
-                    calibration,
-                    replace(
-                        scenario,
-                        machines=machines,
-                        local_fragments=1,
-                        bytes_per_second=speed * GIGABIT,
-                    ),
-                ).seconds_step
-                for speed in gigabits.tolist()
+                predict(link, scenario or choose_local_steps(link)).seconds_step for link in links
             ]
             axes.plot(gigabits, seconds, color=colour(tint), label=label)
         own = calibration.bytes_per_second / GIGABIT
