@@ -106,6 +106,7 @@ def measure(
         commands = [[word.replace(str(run), path) for word in command] for path in own]
         if not wait_for(start(names, commands, folder / key), 240):
             print((folder / f"{key}-0.log").read_text()[-2000:], file=sys.stderr)
+            raise ValueError(f"not all machines ended well: see {folder / key}-0.log")
     return read(run, row)
 
 

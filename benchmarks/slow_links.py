@@ -4,11 +4,13 @@
 
 The points are those of docs/results.md ("Several GPU machines on one GPU"), measured with
 `gpu_machines.py`; the lines are the model of `dragoman whatif`, given the phases of two machines
-that never synchronize and nothing else. The table that is printed, for docs/distributed.md, is what
-`sync = "auto"` chooses for such a model, by the time that a step computes for.
+that never synchronize and nothing else. Printed are how far off they are, and two tables for
+docs/distributed.md: what `sync = "auto"` chooses for such a model on two and on four machines, by
+the time that a step computes for.
 """
 
 import argparse
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,20 +64,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("picture", type=Path)
     draw(parser.parse_args().picture)
+    errors = []
     for way, points in MEASURED.items():
         for gigabits, measured in points:
-            predicted = tokens_per_second(way, gigabits)
-            print(
-                f"{way}, {gigabits:g} Gb/s: {measured:,}, predicted {predicted / measured - 1:+.0%}"
-            )
-    print_choices()
+            # Of a step's seconds, which are the inverse of its tokens a second.
+            error = measured / tokens_per_second(way, gigabits) - 1
+            errors.append(error)
+            print(f"{way}, {gigabits:g} Gb/s: {measured:,}, a step's seconds off by {error:+.1%}")
+    worst = max(errors, key=abs)
+    print(f"median {statistics.median(map(abs, errors)):.1%}, worst {worst:+.1%}")
+    for machines in (2, 4):
+        print(f"\n{machines} machines")
+        print_choices(machines)
 
 
-def print_choices() -> None:
+def print_choices(machines: int) -> None:
     print("| a step computes for |", *(f"{link:g} Gb/s |" for link in LINKS))
     print("|---|" + len(LINKS) * "---|")
     for seconds in STEPS:
-        computing = replace(RUN, seconds_compute=seconds, seconds_optimizer=0.0)
+        computing = replace(
+            RUN,
+            machines=machines,
+            workers=machines,
+            seconds_compute=seconds,
+            seconds_optimizer=0.0,
+        )
         cells = (choice(computing, link) for link in LINKS)
         print(f"| {1e3 * seconds:.0f} ms |", *(f"{cell} |" for cell in cells))
 

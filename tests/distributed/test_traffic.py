@@ -6,7 +6,10 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from dragoman.config_file import load_config
 from dragoman.corpus.demo import write_demo
 from dragoman.corpus.prepare import prepare
 from dragoman.report.page.report_page import write_report
-from machines import Network, end_of, run_on, training
+from machines import Machine, Network, end_of, run_on, training
 from support import final_tensors, metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -34,25 +37,17 @@ def demo_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path) -> None:
     """Two hosts, one command: names, addresses, shared evaluation, and bytes as in theory."""
     first, second = net.machines
-    samples: list[tuple[float, int]] = []
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.05):
-            samples.append((time.time(), second.sent_bytes()))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
     settings = ["training.steps=16", "schedule.decay_steps=6", "schedule.warmup_steps=8"]
     settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
     settings += ["evaluation.train_sample_pairs=20"]
     settings += ["distributed.compression=bf16"]
     # Two micro-batches a worker: what is accumulated is sent once.
     settings += ["batches.tokens_per_step=512", "batches.rows_per_device=1"]
-    with training(net, demo_config, *settings, hosts="hostA:2,hostB:2") as process:
+    with (
+        counted(second) as samples,
+        training(net, demo_config, *settings, hosts="hostA:2,hostB:2") as process,
+    ):
         output = end_of(net, process)
-    done.set()
-    watcher.join()
     assert process.returncode == 0, output
     assert re.search(r"hostA \| .*eth0 \(10\.77\.0\.2\)", output), output
     assert re.search(r"hostB \| .*eth0 \(10\.77\.0\.3\)", output), output
@@ -70,16 +65,59 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
     assert len(metrics(other, "train")) == 16
     for name, tensor in final_tensors(run).items():
         assert tensor.equal(final_tensors(other)[name]), name
-    # Between the ends of steps 4 and 15, from the card's own counter.
-    times, counts = zip(*samples, strict=True)
-    sent = np.interp([steps[3]["time"], steps[14]["time"]], times, counts)
-    bytes_per_step = (sent[1] - sent[0]) / 11
     # A ring over two machines: each sends the gradients once, in 16 bits. Two workers on a machine
     # add up before they send: the wire carries no more for them.
     gradient_bytes = 2 * 2_456_832
-    assert bytes_per_step == pytest.approx(gradient_bytes, rel=0.05)
+    assert sent_per_step(samples, steps, 4, 15) == pytest.approx(gradient_bytes, rel=0.05)
     (calibration,) = metrics(run, "calibration")
     assert calibration["bytes_per_step"] == gradient_bytes
+
+
+def test_local_steps_send_four_bits_and_their_scales(net: Network, demo_config: Path) -> None:
+    """A round's differences, once: an eighth of float32, and a scale for every 512 numbers."""
+    settings = ["training.steps=40", "schedule.decay_steps=6", "schedule.warmup_steps=8"]
+    settings += ["evaluation.every_steps=100", "evaluation.bleu_pairs=8"]
+    settings += ["distributed.sync=local", "distributed.compression=int4"]
+    settings += ["distributed.local_steps=4", "distributed.local_fragments=2"]
+    settings += ["batches.tokens_per_step=512"]
+    with (
+        counted(net.machines[1]) as samples,
+        training(net, demo_config, *settings) as process,
+    ):
+        output = end_of(net, process)
+    assert process.returncode == 0, output
+    steps = metrics(run_on(net, net.machines[0]), "train")
+    in_a_round = 2_456_832 * (1 / 2 + 4 / 512)
+    found = sent_per_step(samples, steps, 8, 36)
+    assert found == pytest.approx(in_a_round / 4, rel=0.1)
+
+
+@contextmanager
+def counted(machine: Machine) -> Iterator[list[tuple[float, int]]]:
+    """Times, and what the machine's card had sent by then, as its own counter says."""
+    samples: list[tuple[float, int]] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            samples.append((time.time(), machine.sent_bytes()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield samples
+    finally:
+        done.set()
+        watcher.join()
+
+
+def sent_per_step(
+    samples: list[tuple[float, int]], steps: list[dict[str, Any]], first: int, last: int
+) -> float:
+    """Bytes between the ends of two steps, a step."""
+    times, counts = zip(*samples, strict=True)
+    sent = np.interp([steps[first - 1]["time"], steps[last - 1]["time"]], times, counts)
+    return float(sent[1] - sent[0]) / (last - first)
 
 
 def test_report_tells_whether_the_network_was_the_bottleneck(
