@@ -25,6 +25,7 @@ from dragoman.cluster import mean_exchange
 from dragoman.cluster.mean_exchange import MeanExchange
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.wire_format import ROUNDED, bits_of
+from dragoman.prediction.network import ring_share
 from shared_gpu import machines, side_by_side, start, wait_for
 
 ROUNDS = 5
@@ -61,11 +62,12 @@ def measure(count: int, form: str, elements: int) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(1)
     workers = Workers(rank, count, device, tuple(map(str, range(count))))
-    sent = 2 * (count - 1) / count * elements * bits_of(form) / 8  # type: ignore[arg-type]
+    size = elements * bits_of(form) // 8  # type: ignore[arg-type]
+    sent = ring_share(count) * size
     if rank == 0:
         print(f"{form}, {count} machines, {sent / 1e6:.0f} MB sent by each, {device.type}")
         print("| way | seconds | MB/s each way |\n|---|---|---|")
-    rows = {"Gloo's all-reduce": gloo(int(sent * count / (2 * count - 2)))}
+    rows = {"Gloo's all-reduce": gloo(size)}
     vector = torch.randn(elements, device=device)
     error = torch.zeros_like(vector) if form in ROUNDED else None
     for at_once in PARTS:

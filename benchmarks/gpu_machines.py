@@ -15,10 +15,12 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dragoman.config_file import load_config, load_saved_config
+from dragoman.prediction.step_model import OF_SYNC, Scenario
+from dragoman.prediction.sync_choice import in_words
 from dragoman.runs.folder import RunFolder
 from run_lines import lines_of
 from shared_gpu import machines, side_by_side, start, wait_for
@@ -144,13 +146,11 @@ def read(run: Path, row: Row) -> dict[str, float]:
 
 def chosen(run: Path) -> str:
     """What "auto" came to in a run."""
-    way = load_saved_config(RunFolder(run).config).distributed
-    if way.sync == "gradients":
-        return f"auto: {way.compression} gradients"
-    return (
-        f"auto: {way.local_steps} local steps, {way.local_fragments} fragments, "
-        f"delay {way.local_delay}, {way.compression}"
-    )
+    settings = load_saved_config(RunFolder(run).config).distributed
+    way = Scenario(**{name: getattr(settings, name) for name in OF_SYNC})
+    if settings.sync == "gradients":
+        way = replace(way, local_steps=1)
+    return f"auto: {in_words(way)}"
 
 
 def main() -> None:

@@ -192,6 +192,7 @@ def test_one_machine_needs_no_network() -> None:
     [
         (Scenario(machines=4, workers=2), "every machine needs a worker"),
         (Scenario(local_fragments=4), "need at least as many local steps"),
+        (Scenario(local_steps=8, local_delay=9), "a delay of 9 is more than 8 local steps"),
         (Scenario(local_steps=8, compression="powersgd"), "powersgd only works on gradients"),
     ],
 )
@@ -462,6 +463,8 @@ def test_the_options_on_the_command_line(
     options = ["--local-steps", "8", "--local-fragments", "2", "--batch-factor", "4"]
     main(["whatif", run, *options, "--compression", "fp16"])
     assert "\nfp16, 8 local steps, 2 fragments, 4 x batch " in capsys.readouterr().out
+    main(["whatif", run, *options, "--local-delay", "3"])
+    assert "\n8 local steps, 2 fragments, delay 3, 4 x batch " in capsys.readouterr().out
     code, words = refusal(capsys, "whatif", run, "--compression", "zip")
     assert code == 2
     assert "invalid choice: 'zip'" in words

@@ -75,6 +75,16 @@ def test_the_choice_of_kernels_says_why(small_text: Path) -> None:
         choose_kernels(asked, ON_CPU)
 
 
+def test_gpus_of_amd_are_not_taken_for_those_of_nvidia(
+    small_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ROCm calls them "cuda" devices, too, with capabilities such as (9, 4)."""
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    config = configure(small_text)
+    on_amd = replace(ON_CPU, device=torch.device("cuda", 0))
+    assert fused_problem(config, on_amd) == "they were made for NVIDIA GPUs"
+
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 

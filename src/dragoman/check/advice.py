@@ -61,9 +61,9 @@ def configured_way(settings: DistributedSettings, calibration: MeasuredRun) -> S
 
 def automatic_choice(findings: Findings, config: Config) -> SyncChoice | None:
     """What sync = "auto" comes to here, and why; None if something else is configured."""
-    return (
-        choose_sync(calibration_of(findings, config)) if config.distributed.sync == "auto" else None
-    )
+    if config.distributed.sync != "auto":
+        return None
+    return choose_sync(calibration_of(findings, config))
 
 
 def name_of(way: Scenario) -> str:
