@@ -30,8 +30,8 @@ from shared_gpu import machines, side_by_side, start, wait_for
 
 ROUNDS = 5
 PATIENCE = timedelta(seconds=120)
-# Elements in a part at most; one part to a lane comes first.
-PARTS = (2**40, 2**21, 2**20, 2**19, 2**18)
+# Bytes of a packed part at most; one part to a lane comes first.
+PARTS = (2**40, 2**22, 2**21, 2**20, 2**19)
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def measure(count: int, form: str, elements: int) -> None:
     vector = torch.randn(elements, device=device)
     error = torch.zeros_like(vector) if form in ROUNDED else None
     for at_once in PARTS:
-        mean_exchange.NUMBERS_AT_ONCE = at_once
+        mean_exchange.BYTES_AT_ONCE = at_once
         exchange = MeanExchange(workers, form, device, PATIENCE)  # type: ignore[arg-type]
         parts = exchange.start(vector, error).parts
         label = f"{len(parts)} parts of {parts[0].vector.numel():,} elements"

@@ -3,10 +3,11 @@
     python benchmarks/simulated_workers.py CONFIG [NAME=VALUE,...] ... [SETTING=VALUE ...]
 
 Every variant trains as CONFIG says (a prepared corpus and a small model) with other ways to
-synchronize: `workers`, `local_steps`, `fragments`, `delay`, `rate` (a multiple of the schedule's)
-and `memory` (how many times as long Adam's mean square remembers). Optimizers and outer steps are
-those of a run. The losses are those of the workers' mean on the first validation set: of all words,
-and of fifths of them, those that training text has least often first.
+synchronize: `workers`, `local_steps`, `fragments`, `delay`, `rate` (a multiple of the schedule's),
+`memory` (how many times as long Adam's mean square remembers) and `momentum` (of the outer step).
+Optimizers and outer steps are those of a run. The losses are those of the workers' mean on the
+first validation set: of all words, and of fifths of them, those that training text has least often
+first.
 """
 
 import sys
@@ -48,6 +49,7 @@ class Variant:
     delay: int = 4
     rate: float = 1.0
     memory: int = 1
+    momentum: float = 0.0
 
     @classmethod
     def read(cls, words: str) -> "Variant":
@@ -115,6 +117,7 @@ def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> list[floa
         local_steps=variant.local_steps,
         local_fragments=variant.fragments,
         local_delay=variant.delay,
+        outer_momentum=variant.momentum,
     )
     outer = [
         OuterSteps(model, settings, Place(table, worker))  # type: ignore[arg-type]

@@ -6,9 +6,11 @@ On one GPU, after `dragoman prepare` of the recipe, every command as a user woul
 clock of the wall over all of them:
 
     train     the recipe, in so many steps
-    distill   lines of its training text, spread evenly, translated with a beam by what it learned
+    distill   lines of its training text, spread evenly, translated with a beam by its last
+              checkpoints' average
     prepare   that text once more, and these pairs
     again     from its weights, in so many steps, on both
+    evaluate  the average of the last checkpoints, greedily
 
 What a beam finds is what the second model learns to say at once. Settings (NAME=VALUE) are for
 both trainings, those after --second for the second one alone. What to translate is chosen while the
@@ -37,7 +39,9 @@ from dragoman.config_file import dump_config, load_config
 from dragoman.corpus.text import read_lines, resolve_files
 from run_lines import lines_of
 
-LATE = 0.75  # Of the steps, until the recipe's last text counts more.
+LATE = 0.75  # Of the steps, until the recipe's last text and the translated pairs count more.
+CHECKPOINTS = 8  # Of each training, evenly.
+AVERAGED = ("--average", "4")
 NAME = "distilled"
 
 
@@ -46,7 +50,9 @@ def main() -> None:
     folder: Path = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     recipe = load_config(arguments.recipe, arguments.settings)
-    first = write(folder, "first", with_steps(recipe, arguments.steps, arguments.late))
+    last = corpus_names(recipe.corpus)[-1]
+    late = {last: arguments.late}
+    first = write(folder, "first", with_steps(recipe, arguments.steps, late))
     begun = time.monotonic()
     print("| command | seconds |\n|---|---|", flush=True)
     with ThreadPoolExecutor(1) as beside:
@@ -54,12 +60,16 @@ def main() -> None:
         dragoman("train", first, "--run", folder / "runs" / "first", "--workers", "1")
         count = chosen.result()
     words = ("--input", folder / "lines.txt", "--output", folder / NAME)
-    beam = ("--beam", str(arguments.beam), "--checkpoint", "latest")
+    beam = ("--beam", str(arguments.beam), *AVERAGED)
     workers = ("--workers", str(arguments.workers), *arguments.how)
     dragoman("augment", "distill", folder / "runs" / "first", *words, *beam, *workers)
-    again = write(folder, "again", taught(folder, arguments))
+    late[NAME] = arguments.late_weight
+    again = write(folder, "again", taught(folder, arguments, late))
     dragoman("prepare", again)
     dragoman("train", again, "--run", folder / "runs" / "again", "--workers", "1")
+    print(f"| until here | {time.monotonic() - begun:.1f} |", flush=True)
+    scored = ("--set", next(iter(recipe.corpus.validation)))
+    dragoman("evaluate", folder / "runs" / "again", *scored, *AVERAGED, "--beam", "1")
     seconds = time.monotonic() - begun
     print(f"| all, of {count:,} lines | {seconds:.1f} |\n\n| run | step | set | loss | BLEU |")
     print("|---|---|---|---|---|")
@@ -77,41 +87,42 @@ def parse() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--steps", type=int, default=7_200)
-    parser.add_argument("--again", type=int, default=9_600)
+    parser.add_argument("--again", type=int, default=8_400)
     parser.add_argument("--second", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--peak", type=float, default=2e-3, help="of the second training")
     parser.add_argument("--late", type=float, default=4.0, help="weight of the last text, late")
     parser.add_argument(
-        "--every", type=int, default=2, help="line is translated, but all of the last text"
+        "--every", type=int, default=3, help="line is translated, but all of the last text"
     )
-    parser.add_argument("--weight", type=float, default=2.0, help="of translated pairs")
+    parser.add_argument("--weight", type=float, default=3.0, help="of translated pairs")
+    parser.add_argument("--late-weight", type=float, default=6.0, help="of them, late")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--workers", type=int, default=4, help="that translate")
     parser.add_argument("--how", nargs="*", default=[], help="more words for `augment distill`")
     return parser.parse_args()
 
 
-def with_steps(recipe: Config, steps: int, late: float) -> Config:
-    """The recipe in so many steps, evaluated at their end."""
-    last, schedule = corpus_names(recipe.corpus)[-1], recipe.schedule
+def with_steps(recipe: Config, steps: int, late: dict[str, float]) -> Config:
+    """The recipe in so many steps, evaluated at their end; weights of the last part of them."""
+    schedule = recipe.schedule
     return replace(
         recipe,
         training=replace(recipe.training, steps=steps),
         schedule=replace(schedule, decay_steps=steps - 2 * schedule.warmup_steps),
         evaluation=replace(recipe.evaluation, every_steps=steps),
-        checkpoints=replace(recipe.checkpoints, every_steps=steps),
-        stages=(StageSettings(int(LATE * steps), {last: late}),),
+        checkpoints=replace(recipe.checkpoints, every_steps=steps // CHECKPOINTS),
+        stages=(StageSettings(int(LATE * steps), late),),
     )
 
 
-def taught(folder: Path, arguments: argparse.Namespace) -> Config:
+def taught(folder: Path, arguments: argparse.Namespace, late: dict[str, float]) -> Config:
     """The second training: the same text beside the pairs, from the weights of the first."""
     recipe = load_config(arguments.recipe, [*arguments.settings, *arguments.second])
     run = str(folder / "runs" / "first")
     pairs = ParallelText(
         tsv=str(folder / NAME / "pairs.tsv.zst"), name=NAME, weight=arguments.weight
     )
-    again = with_steps(recipe, arguments.again, arguments.late)
+    again = with_steps(recipe, arguments.again, late)
     return replace(
         again,
         corpus=replace(

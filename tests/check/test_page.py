@@ -187,7 +187,7 @@ def configure(config: Config, **settings: object) -> Config:
         ),
         (
             {"sync": "auto"},
-            "all, 4 int8 local steps in 4 fragments, delay 1 (configured)",
+            "all, 4 int8 local steps in 4 fragments, delay 2 (configured)",
             "keep what is configured",
         ),
         (
@@ -217,7 +217,7 @@ def test_what_is_configured_is_marked_and_not_recommended(
         (1000, "all, gradients", "gradients would spend"),
         (100, "all, bf16 gradients", "in bf16"),
         (1, "all, 4 int8 local steps in 4 fragments, delay 1", "which 4 steps of 0.310 s hide"),
-        (0.1, "all, 16 int4 local steps in 4 fragments, delay 4", "int4 differences take"),
+        (0.1, "all, 16 int4 local steps in 4 fragments, delay 5", "int4 differences take"),
         (0.01, "all, 48 int2 local steps in 24 fragments, delay 4", "at 10.0 Mb/s"),
         (1e-5, "all, 512 int2 local steps in 24 fragments, delay 511", "cannot hide"),
     ],

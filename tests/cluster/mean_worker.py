@@ -10,6 +10,7 @@ import torch.distributed as distributed
 from dragoman.cluster import mean_exchange
 from dragoman.cluster.mean_exchange import MeanExchange
 from dragoman.cluster.processes import Workers
+from dragoman.cluster.wire_format import bits_of
 
 HOSTS = ("hostA", "hostA", "hostB")
 SIZE, ROUNDS = 1_500, 12
@@ -24,7 +25,7 @@ def main(rank: int, store: str, form: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=len(HOSTS)
     )
-    mean_exchange.NUMBERS_AT_ONCE = 128  # Three parts to a lane.
+    mean_exchange.BYTES_AT_ONCE = 16 * bits_of(form)  # type: ignore[arg-type]  # Three parts a lane.
     workers = Workers(rank, len(HOSTS), torch.device("cpu"), HOSTS)
     exchange = MeanExchange(workers, form, workers.device, timedelta(seconds=300))  # type: ignore[arg-type]
     error = torch.zeros(SIZE) if form.startswith("int") else None

@@ -18,6 +18,7 @@ from dragoman.prediction.step_model import (
     predict,
     whatif_table,
 )
+from dragoman.prediction.sync_choice import choose_local_steps
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.report.findings.measured_run import describe_fit, load_calibration
@@ -120,14 +121,16 @@ def test_on_cpus_the_workers_of_a_machine_share_its_cores() -> None:
 
 
 def test_local_steps_by_hand() -> None:
-    exchange = BASE / (0.95 * GIGABIT) + 2 * 1e-4
+    staging = 60_880_896 * 1.5e-9
+    exchange = BASE / (0.95 * GIGABIT) + 2 * 1e-4 + staging
     outer = 60_880_896 * 4e-11 / 50
     waited = predict(TWO_MACHINES, Scenario(local_steps=50, local_delay=0))
     assert waited.bytes_per_step == BASE / 50
     assert waited.seconds_exposed == pytest.approx(exchange / 50)
     assert waited.seconds_step == pytest.approx(0.63 + outer + exchange / 50)
     half = predict(TWO_MACHINES, Scenario(local_steps=50, local_delay=0, compression="bf16"))
-    assert half.seconds_exposed == pytest.approx((BASE / 2 / (0.95 * GIGABIT) + 2e-4) / 50)
+    took = BASE / 2 / (0.95 * GIGABIT) + 2e-4 + staging
+    assert half.seconds_exposed == pytest.approx(took / 50)
     # It travels beside 50 steps of 0.63 s: nothing is waited for, in one piece or in four.
     for fragments in (1, 4):
         spread = predict(TWO_MACHINES, Scenario(local_steps=50, local_fragments=fragments))
@@ -135,13 +138,31 @@ def test_local_steps_by_hand() -> None:
         assert spread.seconds_step == pytest.approx(0.63 + outer)
     # Two fragments of three steps each hide six steps' worth; beyond them everyone waits.
     short = Scenario(local_steps=50, local_fragments=2, local_delay=3, bytes_per_second=1e6)
-    took = BASE / 1e6 + 2 * 2 * 1e-4
+    took = BASE / 1e6 + 2 * 2 * 1e-4 + staging
     assert predict(TWO_MACHINES, short).seconds_exposed == pytest.approx((took - 6 * 0.63) / 50)
     # Over 1 Mbit/s an exchange takes longer than all steps, and every fragment has its two hops.
     slow = Scenario(local_steps=50, local_fragments=4, bytes_per_second=GIGABIT / 1e3)
-    took = BASE / (GIGABIT / 1e3) + 4 * 2 * 1e-4
+    took = BASE / (GIGABIT / 1e3) + 4 * 2 * 1e-4 + staging
     hidden = 48 * 0.63  # Each of the four has twelve steps until the next one sets out.
     assert predict(TWO_MACHINES, slow).seconds_exposed == pytest.approx((took - hidden) / 50)
+
+
+def test_the_way_from_a_gpu_to_a_fast_link_takes_time_too() -> None:
+    fast = replace(
+        TWO_MACHINES, seconds_compute=0.01, seconds_optimizer=0.0, bytes_per_second=100 * GIGABIT
+    )
+    way = Scenario(compression="int8", local_steps=8, local_fragments=4, local_delay=1)
+    own = way.apply_to(fast)
+    staging = 60_880_896 * 1.5e-9
+    assert own.exchange_seconds == pytest.approx(own.link_seconds + staging)
+    # Each of four fragments has a step of 0.02 s; the link alone would do with less.
+    assert own.link_seconds < 4 * 0.02 < own.exchange_seconds
+    assert predict(fast, way).seconds_exposed == pytest.approx(
+        (own.exchange_seconds - 4 * 0.02) / 8
+    )
+    assert predict(fast, choose_local_steps(fast)).seconds_exposed == 0
+    on_a_cpu = way.apply_to(replace(fast, device="cpu"))
+    assert on_a_cpu.exchange_seconds == on_a_cpu.link_seconds
 
 
 def test_every_usual_question_has_an_answer_for_local_steps_in_few_bits() -> None:

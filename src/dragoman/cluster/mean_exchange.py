@@ -19,15 +19,22 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from dragoman.cluster.processes import Workers
-from dragoman.cluster.wire_format import WireFormat, add_up, pack_parts, unpack_parts
+from dragoman.cluster.wire_format import (
+    WireFormat,
+    add_up,
+    bits_of,
+    pack_parts,
+    unpack_parts,
+)
 
 # Exchanges side by side, each with connections of its own: while one machine's part of a vector is
 # added up and packed, others keep the link busy; and no connection alone has room on the way for
 # all that a long or well-filled link holds. On a CPU they take cores from the computing.
-LANES = {"cuda": 8, "cpu": 4}
-# At most: with a single part to a lane all would be added up at the same time while the link rests,
-# and in the end it would wait for the slowest connection. Smaller ones take more of the processor.
-NUMBERS_AT_ONCE = 2**19
+LANES = {"cuda": 16, "cpu": 4}
+# Of a packed part at most: with a single part to a lane all would be added up at the same time
+# while the link rests, and in the end it would wait for the slowest connection. Smaller ones take
+# more of the processor, and fast links would wait for it.
+BYTES_AT_ONCE = 2**20
 
 
 def cut_evenly(size: int, count: int) -> list[slice]:
@@ -80,6 +87,7 @@ class MeanExchange:
         self, workers: Workers, form: WireFormat, device: torch.device, timeout: timedelta
     ) -> None:
         self.device = device
+        self._form = form
         self._lanes = [_Lane(workers, form, device, timeout) for _ in range(LANES[device.type])]
 
     def start(self, vector: Tensor, error: Tensor | None = None) -> MeanUnderWay:
@@ -89,7 +97,8 @@ class MeanExchange:
         new_error = None if error is None else torch.zeros_like(error)
         ready = torch.cuda.current_stream().record_event() if vector.is_cuda else None
         parts = []
-        count = max(len(self._lanes), math.ceil(len(vector) / NUMBERS_AT_ONCE))
+        packed_bytes = len(vector) * bits_of(self._form) / 8
+        count = max(len(self._lanes), math.ceil(packed_bytes / BYTES_AT_ONCE))
         for lane, own in zip(cycle(self._lanes), cut_evenly(len(vector), count), strict=False):
             if own.start < own.stop:
                 before, after = (one if one is None else one[own] for one in (error, new_error))

@@ -13,6 +13,9 @@ POWERSGD_SECONDS_PER_PARAMETER = 3.4e-9  # On a CPU: 0.2 s for 60.9 million para
 # H200 as what two machines that share it lost in steps beside machines that never synchronize.
 GPU_OUTER_SECONDS_PER_PARAMETER = 4e-11
 CPU_OUTER_SECONDS_PER_PARAMETER = 8e-9
+# The way from a GPU to the link and back, beyond the bytes' own time: nothing waits for it if an
+# exchange has steps enough. On an H200, for links of 1 and 10 Gb/s.
+GPU_STAGING_SECONDS_PER_PARAMETER = 1.5e-9
 
 
 def ring_share(machines: int) -> float:
@@ -40,6 +43,11 @@ def outer_seconds(parameters: float, compression: Compression, device: str) -> f
     if device != "cpu":
         return GPU_OUTER_SECONDS_PER_PARAMETER * parameters
     return (CPU_OUTER_SECONDS_PER_PARAMETER + _packing_seconds(compression)) * parameters
+
+
+def staging_seconds(parameters: float, device: str) -> float:
+    """What an exchange of local steps takes beside the computing, before and after the link."""
+    return 0.0 if device == "cpu" else GPU_STAGING_SECONDS_PER_PARAMETER * parameters
 
 
 def _packing_seconds(compression: Compression) -> float:

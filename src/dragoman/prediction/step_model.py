@@ -13,6 +13,7 @@ from dragoman.prediction.network import (
     outer_seconds,
     ring_hops,
     ring_share,
+    staging_seconds,
     travelling_steps,
 )
 from dragoman.records import Link
@@ -65,6 +66,13 @@ class MeasuredRun:
     @property
     def exchange_seconds(self) -> float:
         """One exchange, nothing hidden."""
+        if self.local_steps == 1 or self.workers < 2:
+            return self.link_seconds
+        return self.link_seconds + staging_seconds(self.gradient_bytes / 4, self.device)
+
+    @property
+    def link_seconds(self) -> float:
+        """The time for which one exchange keeps the link busy."""
         if self.workers < 2:
             return 0.0
         hops = ring_hops(self.machines) * self.local_fragments

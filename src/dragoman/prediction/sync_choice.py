@@ -91,7 +91,10 @@ def choose_local_steps(run: MeasuredRun) -> Scenario:
             own = way.apply_to(run)
             computing = steps * own.seconds_alone
             is_cheap = own.outer_seconds <= SMALL_OUTER_SHARE * computing
-            if own.exchange_seconds <= BUSY * computing and (is_cheap or steps >= USUAL_ROUND):
+            is_hidden = (
+                own.link_seconds <= BUSY * computing and own.hidden_seconds == own.exchange_seconds
+            )
+            if is_hidden and (is_cheap or steps >= USUAL_ROUND):
                 return way
     return _local_steps(run, ROUNDS[-1], BITS[-1])
 

@@ -90,6 +90,8 @@ class FusedStep:
         self._rooms: list[_HostRoom] = []  # Those free.
         self._flights: deque[_Flight] = deque()
         self._last_end: torch.cuda.Event | None = None
+        self._last_replay: torch.cuda.Event | None = None
+        self._has_company = config.distributed.sync == "local"  # Threads that exchange weights.
         self.exchange: Exchange | None = None
 
     def begin(self, rows_per_device: int) -> None:
@@ -232,7 +234,20 @@ class FusedStep:
             if self._compiled:
                 # PyTorch's own generator, which a replay looks at, makes the masks.
                 torch.cuda.manual_seed(int(inputs[:2].numpy().view(np.uint64)[0]))
-            self._gradient_graph.replay()
+            self._replay_gradients()
+
+    def _replay_gradients(self) -> None:
+        """Replay the graph once it has ended: the update keeps the device busy meanwhile.
+
+        The driver would wait just as long, but under its lock, and all that other threads ask of
+        the device would wait with it.
+        """
+        if self._last_replay:
+            self._last_replay.synchronize()
+        self._gradient_graph.replay()
+        if self._has_company:
+            self._last_replay = _event()
+            self._last_replay.record()
 
     def _fill(self, inputs: Tensor, seed: int, numbers: np.ndarray, rows: Rows) -> None:
         """Lay a micro-batch out in pinned memory; rows that are missing are empty ones."""
