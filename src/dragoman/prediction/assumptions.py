@@ -21,7 +21,7 @@ _ALWAYS = (
     "Local steps: one exchange every distributed.local_steps steps, in one or more fragments, "
     "hidden behind the steps that run meanwhile (distributed.local_delay). Packing it and the "
     "outer step take 0.04 ns per parameter on a GPU and 9 to 28 ns on a CPU, more with fewer bits; "
-    "from a GPU to the link and back is another 1.5 ns, which can hide too.",
+    "from a GPU to the link and back is another 2 ns, which can hide too.",
     "16-bit compression halves the bytes; 8, 4 and 2 bits cut them to a quarter, an eighth and a "
     "sixteenth; PowerSGD (rank 4) leaves 2.4% of them and costs 3.4 ns per parameter on a CPU.",
     "The slowest link counts, and nothing else uses it. Waiting for data stays the same, and so "

@@ -15,7 +15,7 @@ GPU_OUTER_SECONDS_PER_PARAMETER = 4e-11
 CPU_OUTER_SECONDS_PER_PARAMETER = 8e-9
 # The way from a GPU to the link and back, beyond the bytes' own time: nothing waits for it if an
 # exchange has steps enough. On an H200, for links of 1 and 10 Gb/s.
-GPU_STAGING_SECONDS_PER_PARAMETER = 1.5e-9
+GPU_STAGING_SECONDS_PER_PARAMETER = 2e-9
 
 
 def ring_share(machines: int) -> float:
