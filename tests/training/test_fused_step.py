@@ -15,6 +15,7 @@ from dragoman.training.kernels import (
     choose_kernels,
     compiled_problem,
     fused_problem,
+    refuse_mixed_kernels,
 )
 from dragoman.training.loss_scale import LARGEST_SCALE
 from dragoman.training.step import StepResult
@@ -73,6 +74,25 @@ def test_the_choice_of_kernels_says_why(small_text: Path) -> None:
     asked = configure(small_text, ["training.kernels='compiled'"])
     with pytest.raises(UserError, match=r'"compiled", but there is no GPU'):
         choose_kernels(asked, ON_CPU)
+
+
+@pytest.mark.parametrize(("other", "common"), [("plain", "plain"), ("compiled", "compiled")])
+def test_workers_with_different_kernels_are_refused(
+    monkeypatch: pytest.MonkeyPatch, other: Kernels, common: str
+) -> None:
+    """Gradients and weights lie in another order; with local steps nobody would notice."""
+    own = KernelChoice("fused", "the fastest")
+    workers = Workers(0, 2, torch.device("cpu"), ("hostA", "hostB"))
+    everyone = [["fused", "the fastest"], [other, "no triton"]]
+    monkeypatch.setattr(Workers, "gather_json", lambda *_: everyone)
+    told = (
+        rf"hostB \(worker 1\) would use {other} kernels \(no triton\), hostA \(worker 0\) fused "
+        rf'ones \(the fastest\): .* training.kernels = "{common}"'
+    )
+    with pytest.raises(UserError, match=told):
+        refuse_mixed_kernels(own, workers)
+    everyone[1] = ["fused", "set by training.kernels"]
+    refuse_mixed_kernels(own, workers)
 
 
 def test_gpus_of_amd_are_not_taken_for_those_of_nvidia(

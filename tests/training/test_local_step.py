@@ -138,7 +138,7 @@ def test_mean_squares_remember_as_many_rows_whatever_the_number_of_workers(
     assert with_longer_memory(config, 1) == config
     built: list[Config] = []
 
-    def make_lockstep(config: Config, model: object, workers: Workers) -> None:
+    def make_lockstep(config: Config, model: object, workers: Workers, kernels: object) -> None:
         built.append(config)
 
     def stand_in(step: None, model: object, workers: Workers, settings: object) -> None:
@@ -146,6 +146,7 @@ def test_mean_squares_remember_as_many_rows_whatever_the_number_of_workers(
 
     monkeypatch.setattr("dragoman.training.parts.make_lockstep", make_lockstep)
     monkeypatch.setattr("dragoman.training.parts.LocalStep", stand_in)
+    monkeypatch.setattr(Workers, "gather_json", lambda _, value: 4 * [value])
     make_parts(config, Workers(0, 4, torch.device("cpu")))
     (four,) = built
     assert four.optimizer.beta2 == pytest.approx(0.995)

@@ -46,6 +46,20 @@ def choose_kernels(config: Config, workers: Workers) -> KernelChoice:
     )
 
 
+def refuse_mixed_kernels(own: KernelChoice, workers: Workers) -> None:
+    """Refuse workers with different kernels: they lay out weights and sum gradients differently."""
+    everyone = [KernelChoice(*one) for one in workers.gather_json([own.kind, own.reason])]
+    first = everyone[0]
+    for rank, other in enumerate(everyone):
+        if other.kind != first.kind:
+            common = "plain" if "plain" in (other.kind, first.kind) else "compiled"
+            raise UserError(
+                f"{workers.hosts[rank]} (worker {rank}) would use {other.kind} kernels "
+                f"({other.reason}), {workers.hosts[0]} (worker 0) {first.kind} ones "
+                f'({first.reason}): make them alike, or set training.kernels = "{common}"'
+            )
+
+
 def fused_problem(config: Config, workers: Workers) -> str:
     """Say why the fused kernels cannot train this model here; empty if they can."""
     shape, row_tokens = shape_of(config.model), config.batches.row_tokens

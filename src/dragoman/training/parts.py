@@ -20,7 +20,7 @@ from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
 from dragoman.training.capacity import rows_that_fit
 from dragoman.training.fused_step import FusedStep
-from dragoman.training.kernels import choose_kernels
+from dragoman.training.kernels import KernelChoice, choose_kernels, refuse_mixed_kernels
 from dragoman.training.local_step import LocalStep, alone, with_longer_memory
 from dragoman.training.row_shares import micro_batch_rows
 from dragoman.training.step import PlainStep, TrainingStep
@@ -32,6 +32,7 @@ class Parts:
 
     corpus: PreparedCorpus
     model: Transformer
+    kernels: KernelChoice
     step: TrainingStep
     stream: RowStream | MixedStream
 
@@ -53,7 +54,9 @@ def make_parts(config: Config, workers: Workers) -> Parts:
     batches = config.batches
     refuse_idle_workers(batches, workers.count)
     stream = make_stream(config, corpus)
-    return Parts(corpus, model, make_step(config, model, workers), stream)
+    kernels = choose_kernels(config, workers)
+    refuse_mixed_kernels(kernels, workers)
+    return Parts(corpus, model, kernels, make_step(config, model, workers, kernels), stream)
 
 
 def make_stream(config: Config, corpus: PreparedCorpus) -> RowStream | MixedStream:
@@ -92,25 +95,28 @@ def wake(device: torch.device) -> None:
         triton_key()  # Looks at all of Triton, 400 MB, once in a process.
 
 
-def make_step(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
+def make_step(
+    config: Config, model: Transformer, workers: Workers, kernels: KernelChoice
+) -> TrainingStep:
     """Choose how this worker makes its steps."""
     if config.distributed.sync == "local":
         own = with_longer_memory(config, workers.count)
-        by_itself = make_lockstep(own, model, alone(workers))
+        by_itself = make_lockstep(own, model, alone(workers), kernels)
         return LocalStep(by_itself, model, workers, config.distributed)
-    return make_lockstep(config, model, workers)
+    return make_lockstep(config, model, workers, kernels)
 
 
-def make_lockstep(config: Config, model: Transformer, workers: Workers) -> TrainingStep:
+def make_lockstep(
+    config: Config, model: Transformer, workers: Workers, kernels: KernelChoice
+) -> TrainingStep:
     """Make the steps that the chosen kernels make."""
-    kind = choose_kernels(config, workers).kind
-    match kind:
+    match kernels.kind:
         case "plain":
             return PlainStep(config, model, workers)
         case "fused" | "compiled":
-            return FusedStep(config, model, workers, is_compiled=kind == "compiled")
+            return FusedStep(config, model, workers, is_compiled=kernels.kind == "compiled")
         case _:
-            assert_never(kind)
+            assert_never(kernels.kind)
 
 
 def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:
@@ -119,7 +125,7 @@ def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> in
     if chosen != "auto":
         return chosen
     share = -(-parts.stream.rows_per_step // workers.count)
-    if config.distributed.balance and choose_kernels(config, workers).kind != "plain":
+    if config.distributed.balance and parts.kernels.kind != "plain":
         share = min(share, micro_batch_rows(parts.stream.rows_per_step))
     return rows_that_fit(parts.step.try_rows, config.batches.row_tokens, share, workers.device)
 

@@ -24,7 +24,6 @@ from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
-from dragoman.training.kernels import choose_kernels
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened
 from dragoman.training.parts import Parts, choose_rows_per_device
@@ -116,7 +115,7 @@ class Trainer:
         self.supervision.note_step(progress.step)
         announce_beginning(self.opened, config, self.parts, workers)
         if workers.device.type == "cuda":
-            chosen = choose_kernels(config, workers)
+            chosen = self.parts.kernels
             self.recorder.say(f"{chosen.kind} kernels: {chosen.reason}")
         self.step.begin(progress.rows_per_device)
         if self.local:

@@ -11,7 +11,7 @@ from dragoman.corpus.rows import Position
 from dragoman.model.transformer import count_parameters
 from dragoman.prediction.step_model import StepFacts
 from dragoman.training.calibration import SumTimes, seconds_of_compute, time_sums
-from dragoman.training.kernels import choose_kernels
+from dragoman.training.kernels import refuse_mixed_kernels
 from dragoman.training.local_step import alone
 from dragoman.training.parts import Parts, choose_rows_per_device, make_lockstep, make_parts
 
@@ -31,13 +31,14 @@ def trial_parts(config: Config, workers: Workers) -> tuple[Config, Parts]:
 
 def try_steps(config: Config, parts: Parts, workers: Workers) -> StepFacts:
     """Time sums, passes and updates; all workers take part and learn the same."""
+    refuse_mixed_kernels(parts.kernels, workers)
     rows, step = choose_rows_per_device(config, parts, workers), parts.step
-    is_plain = choose_kernels(config, workers).kind == "plain"
+    is_plain = parts.kernels.kind == "plain"
     sums = _time_sums(config, parts, workers, is_plain) if workers.count > 1 else None
     # Other kernels hide nothing behind the backward pass.
     is_whole = is_plain and sums is not None and sums.seconds < QUICK_SECONDS
     if is_whole:
-        step = make_lockstep(config, parts.model, workers)
+        step = make_lockstep(config, parts.model, workers, parts.kernels)
     step.begin(rows)
     batch = next(parts.stream.steps(Position())).share(workers.rank, workers.count)
     computing = seconds_of_compute(step, batch, workers)
