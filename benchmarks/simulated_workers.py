@@ -4,22 +4,23 @@
 
 Every variant trains as CONFIG says (a prepared corpus and a small model) with other ways to
 synchronize: `workers`, `local_steps`, `fragments`, `delay`, `rate` (a multiple of the schedule's),
-`memory` (how many times as long Adam's mean square remembers) and `momentum` (of the outer step).
-Optimizers and outer steps are those of a run. The losses are those of the workers' mean on the
-first validation set: of all words, and of fifths of them, those that training text has least often
-first.
+`memory` (how many times as long Adam's mean square remembers), `momentum` (of the outer step) and
+`form` (how differences travel: none, int8, int4 or int2). Optimizers, outer steps and packing are
+those of a run. The losses are those of the workers' mean on the first validation set: of all words,
+and of fifths of them, those that training text has least often first.
 """
 
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import cast, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dragoman.cluster.local_steps import OuterSteps, flat_weights
+from dragoman.cluster.wire_format import WireFormat, add_up, pack_parts, unpack_parts
 from dragoman.config import Config, DistributedSettings
 from dragoman.config_file import load_config
 from dragoman.corpus.order import keyed_seed
@@ -50,6 +51,7 @@ class Variant:
     rate: float = 1.0
     memory: int = 1
     momentum: float = 0.0
+    form: str = "none"
 
     @classmethod
     def read(cls, words: str) -> "Variant":
@@ -60,20 +62,34 @@ class Variant:
 
 
 class Table:
-    """Takes the place of a network: what each worker has set out with, one after the other."""
+    """Takes the place of a network: what each worker has sent, one vector after the other."""
 
-    def __init__(self, workers: int) -> None:
-        self.vectors: list[dict[int, Tensor]] = [{} for _ in range(workers)]
+    def __init__(self, workers: int, form: WireFormat) -> None:
+        self.workers, self.form = workers, form
+        self.sent: dict[int, list[Sent]] = {}  # By turn, then by worker.
         self.turns = [0] * workers
 
-    def put(self, worker: int, vector: Tensor) -> "Sent":
-        turn = self.turns[worker]
-        self.vectors[worker][turn] = vector.clone()
+    def put(self, worker: int, vector: Tensor, error: Tensor | None) -> "Sent":
+        packed, kept_back = pack_parts(vector.clone(), error, self.workers, self.form)
+        one = Sent(self, self.turns[worker], packed, kept_back, torch.empty_like(vector))
+        self.sent.setdefault(one.turn, []).append(one)
         self.turns[worker] += 1
-        return Sent(self, worker, turn)
+        return one
 
-    def mean(self, turn: int) -> Tensor:
-        return torch.stack([vectors[turn] for vectors in self.vectors]).mean(dim=0)
+    def exchange(self, turn: int) -> None:
+        """Give everyone the mean; each worker adds up a part, and keeps what rounding leaves."""
+        everyone = self.sent.pop(turn)
+        sums = []
+        for place, one in enumerate(everyone):
+            total, left_out = add_up(
+                torch.stack([other.packed[place] for other in everyone]), self.form
+            )
+            sums.append(total)
+            if one.kept_back is not None:
+                own = one.kept_back[place * len(left_out) :][: len(left_out)]
+                own += left_out[: len(own)]
+        for one in everyone:
+            unpack_parts(torch.stack(sums), self.form, self.workers, one.mean)
 
 
 @dataclass(frozen=True)
@@ -81,15 +97,15 @@ class Sent:
     """A vector on the table; the others' lie there by the time that it is waited for."""
 
     table: Table
-    worker: int
     turn: int
+    packed: Tensor
+    kept_back: Tensor | None
+    mean: Tensor  # To be written.
 
-    def wait(self) -> tuple[Tensor, None]:
-        mean = self.table.mean(self.turn)
-        if self.worker == len(self.table.vectors) - 1:  # The last to read it clears the table.
-            for vectors in self.table.vectors:
-                del vectors[self.turn]
-        return mean, None
+    def wait(self) -> tuple[Tensor, Tensor | None]:
+        if self.turn in self.table.sent:
+            self.table.exchange(self.turn)
+        return self.mean, self.kept_back
 
 
 @dataclass(frozen=True)
@@ -100,7 +116,7 @@ class Place:
     worker: int
 
     def start(self, vector: Tensor, error: Tensor | None) -> Sent:
-        return self.table.put(self.worker, vector)
+        return self.table.put(self.worker, vector, error)
 
 
 def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> list[float]:
@@ -111,9 +127,11 @@ def train(config: Config, corpus: PreparedCorpus, variant: Variant) -> list[floa
     models = [make_model(config, corpus) for _ in range(variant.workers)]
     weights = [flat_weights(model) for model in models]
     optimizers = [Optimizer(model, remembering, LossScale("float32", CPU)) for model in models]
-    table = Table(variant.workers)
+    form = cast(WireFormat, variant.form)
+    table = Table(variant.workers, form)
     settings = DistributedSettings(
         sync="local",
+        compression=form,
         local_steps=variant.local_steps,
         local_fragments=variant.fragments,
         local_delay=variant.delay,
