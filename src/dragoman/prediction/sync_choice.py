@@ -14,8 +14,12 @@ GRADIENTS = (
     Scenario(compression="none", local_steps=1, local_fragments=1),
     Scenario(compression="bf16", local_steps=1, local_fragments=1),
 )
-# Short rounds keep workers together; a few bits more are worth less than that.
-ROUNDS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Short rounds keep workers together; a few bits more are worth less than that. Long ones grow by a
+# quarter at most, so that little of a link is left unused.
+ROUNDS = (
+    *(4, 8, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128),
+    *(144, 160, 192, 224, 256, 288, 320, 384, 448, 512),
+)
 # From the most to the fewest; 2 bits only where rounds would else be longer than usual.
 BITS: tuple[Compression, ...] = ("int8", "int4", "int2")
 # Of the time that a link may be busy: steps and links are not always as fast as when measured.
