@@ -76,12 +76,14 @@ def decode_object(text: str | bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def encode(record: Any) -> dict[str, Any]:
+def encode(record: Any, *, with_defaults: bool = False) -> dict[str, Any]:
     """Give a record as plain values; JSON has no NaN, so what is not finite is null."""
     return {
-        one.name: _plain(value)
+        one.name: _plain(value, with_defaults)
         for one, _ in items_of(type(record))
-        if (value := getattr(record, one.name)) != one.default or one.default is MISSING
+        if (value := getattr(record, one.name)) != one.default
+        or one.default is MISSING
+        or with_defaults
     }
 
 
@@ -241,13 +243,13 @@ def _matches(pattern: str, value: str) -> bool:
     return is_whole and (not pattern or re.fullmatch(pattern, value) is not None)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, with_defaults: bool) -> Any:
     if is_dataclass(value):
-        return encode(value)
+        return encode(value, with_defaults=with_defaults)
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(one, with_defaults) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(one, with_defaults) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

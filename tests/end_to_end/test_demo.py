@@ -58,6 +58,7 @@ def test_it_learns_and_says_so(demo: Path) -> None:
     assert (demo / "stdout").read_text().count("\n\n  ") >= 10, "ten translations are shown"
     assert "What to try next" in (demo / "stderr").read_text()
     assert next(demo.glob("*/inspect.html")).is_file()
+    assert "## Nothing is missing" in (demo / "run" / "report" / "report.md").read_text()
     assert "Is the model fully trained?" in (demo / "stdout").read_text()
 
 

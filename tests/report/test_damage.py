@@ -5,10 +5,12 @@ import html
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from dragoman.config import CleaningSettings
 from dragoman.report.page.report_page import write_report
 from dragoman.runs.folder import find_evidence
 from report.run_folders import START, RunFolder, pair_run, write_checkpoints
@@ -23,6 +25,9 @@ def _healthy(path: Path) -> RunFolder:
             run.evaluate(step, loss=2.0, bleu=20.0)
     run.line("stop", 120, reason="steps", detail="")
     run.watch(4_000_000)
+    assert run.provenance
+    # As most have it: nothing that differs from the defaults.
+    run.provenance["corpus"]["manifest"]["settings"] = {"cleaning": asdict(CleaningSettings())}
     return run
 
 
@@ -183,8 +188,8 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
         _mistype_identity,
         [
             'provenance.json: model.parameters is "many", not a whole number',
-            "provenance.json: corpus.manifest.pairs.raw is not what it should be",
-            "provenance.json: corpus.manifest.tokens is not what it should be",
+            "provenance.json: corpus.manifest.pairs.raw has an unexpected value",
+            "provenance.json: corpus.manifest.tokens has an unexpected value",
         ],
     ),
     "odd settings": (

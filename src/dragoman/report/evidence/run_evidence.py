@@ -181,10 +181,10 @@ def _read_provenance(path: Path, missing: list[str]) -> Provenance:
         except Mismatch as error:
             missing.append(f"{path.name}: {error}; this report leaves out what does not fit")
         manifest = provenance.corpus.manifest
-        odd = list(_left_out(manifest, encode(parse_leniently(Manifest, manifest)), "manifest"))
+        read = encode(parse_leniently(Manifest, manifest), with_defaults=True)
         missing += [
-            f"{path.name}: corpus.{where} is not what it should be; this report leaves it out"
-            for where in odd[:_MOST_NAMED]
+            f"{path.name}: corpus.{where} has an unexpected value; this report leaves it out"
+            for where in list(_left_out(manifest, read, "manifest"))[:_MOST_NAMED]
         ]
     return provenance
 
