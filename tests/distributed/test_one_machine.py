@@ -70,6 +70,24 @@ def test_a_launcher_that_stood_still_takes_nobody_for_dead(prepared: Path) -> No
     assert not metrics(run, "restart")
 
 
+def test_ctrl_c_ends_a_check_which_has_nothing_to_save(prepared: Path) -> None:
+    command = dragoman_command("check", prepared / "config.toml", "--workers", "2", *SMALL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        wait_until(lambda: len(worker_processes(process, "check")) == 2)
+        worker_processes(process, "check")[1].suspend()  # So that it cannot be over by itself.
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert output == ""
+    assert errors.splitlines()[-1] == "dragoman: interrupted"
+    assert "saving" not in errors
+
+
 def test_others_do_not_wait_for_ever_for_a_stuck_worker(prepared: Path) -> None:
     fault = {"FAULT": "1,9,stuck"}
     run = prepared / "run"

@@ -26,6 +26,7 @@ from dragoman.report.page.whatif_table import (
     WhatifOptions,
     parse_bandwidth,
     prediction_cells,
+    questions_of,
     text_table,
     whatif_command,
 )
@@ -233,6 +234,16 @@ def test_the_usual_questions_reach_a_thousand_workers() -> None:
     assert len({len(line) for line in text.splitlines()[-len(rows) :]}) == 1
 
 
+def test_every_worker_needs_a_row() -> None:
+    run = replace(TWO_MACHINES, rows_per_step=8.0)
+    assert max(row.workers for row in whatif_table(run, usual_questions(run))) == 4
+    with pytest.raises(UserError, match=r"9 workers for 8 rows of a step: .* --batch-factor"):
+        questions_of(Scenario(workers=9), run)
+    assert questions_of(Scenario(workers=9, batch_factor=2), run)
+    alone = replace(run, machines=1, workers=1, rows_per_step=1.0)
+    assert {row.workers for row in whatif_table(alone, usual_questions(alone))} == {1}
+
+
 def test_a_table_fits_its_terminal_and_loses_nothing() -> None:
     rows = whatif_table(TWO_MACHINES, usual_questions(TWO_MACHINES), 50_000, 2.0)
     cells = prediction_cells(rows, 50_000)
@@ -359,7 +370,9 @@ def test_a_calibration_is_that_of_the_latest_workers(tmp_path: Path) -> None:
 
 
 def test_a_run_on_one_machine_can_be_asked_too(tmp_path: Path) -> None:
-    found = load_calibration(calm_run(tmp_path).write())
+    measured = load_calibration(calm_run(tmp_path).write())
+    assert measured.rows_per_step == 8
+    found = replace(measured, rows_per_step=1024.0)
     assert math.isinf(found.bytes_per_second)
     rows = {row.label: row for row in whatif_table(found, usual_questions(found))}
     assert rows["network of 1 Gb/s"].machines == 2
@@ -367,7 +380,7 @@ def test_a_run_on_one_machine_can_be_asked_too(tmp_path: Path) -> None:
     exchange = 4 * PARAMETERS / GIGABIT + 2 * USUAL_LATENCY_SECONDS
     assert rows["network of 1 Gb/s"].seconds_exposed == pytest.approx(exchange)
     assert rows["bf16 compression"].bytes_per_step == 2 * PARAMETERS
-    assert rows["16 workers"].bytes_per_second == GIGABIT
+    assert rows["4 workers"].bytes_per_second == GIGABIT
     sent = 2 * 1023 / 1024 * 4 * PARAMETERS / GIGABIT
     hops = 2 * 1023 * USUAL_LATENCY_SECONDS
     assert rows["1,024 workers"].seconds_exposed == pytest.approx(sent + hops)
@@ -492,13 +505,17 @@ def test_the_options_on_the_command_line(
 
 
 def test_all_problems_of_the_options_at_once(tmp_path: Path) -> None:
-    options = WhatifOptions(bandwidth="fast", workers=0, price_per_hour=-1)
+    options = WhatifOptions(
+        bandwidth="fast", workers=0, price_per_hour=-1, batch_factor=1e308, device_speed=math.nan
+    )
     with pytest.raises(UserError) as problem:
         whatif_command(tmp_path, options)
     assert str(problem.value).splitlines() == [
-        "--price-per-hour -1: must be a finite number, at least 0",
-        "--workers 0: must be a finite number above 0",
-        "bandwidth 'fast': give a number and a unit, for example 10Gbit or 100Mbit",
+        "--workers 0: must be a whole number from 1 to 1,000,000,000",
+        "--batch-factor 1e+308: must be a number from 1e-06 to 1,000,000,000",
+        "--device-speed nan: must be a number from 1e-06 to 1,000,000,000",
+        "--price-per-hour -1: must be a number from 0 to 1,000,000,000",
+        "--bandwidth fast: must be a number above 0 and a unit, such as 10Gbit or 100Mbit",
     ]
 
 

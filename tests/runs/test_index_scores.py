@@ -46,6 +46,15 @@ def test_scores_that_a_checkpoint_contradicts_are_not_believed(
     assert "checkpoints.json is missing or damaged" in capsys.readouterr().err
 
 
+def test_among_equal_bleu_the_loss_decides(tmp_path: Path) -> None:
+    """Early in a run BLEU is zero at every evaluation."""
+    for step, loss in ((4, 7.9), (8, 7.1), (12, 7.4), (16, None)):
+        weights = {"weight": torch.full((2,), float(step))}
+        scores = Scores(loss=loss, nll=None, bleu=0.0)
+        write_checkpoint(tmp_path, Checkpoint(step, weights, weights, {}, {}, scores))
+    assert read_index(tmp_path).best_bleu == "step-00000008"
+
+
 def test_the_best_is_not_deleted_for_what_a_damaged_index_says(folder: Path) -> None:
     edit(folder, 0, "bleu", 99.0)
     edit(folder, 0, "loss", -1.0)

@@ -219,7 +219,9 @@ def test_latest_and_best_are_kept(prepared: Path) -> None:
     index = read_index(prepared / "run/checkpoints")
     evaluations = {line["step"]: line for line in metrics(prepared / "run", "eval")}
     best_loss = min(evaluations, key=lambda step: evaluations[step]["loss"])
-    best_bleu = max(evaluations, key=lambda step: evaluations[step]["bleu"])
+    best_bleu = max(
+        evaluations, key=lambda step: (evaluations[step]["bleu"], -evaluations[step]["loss"])
+    )
     kept = {entry.step for entry in index.checkpoints}
     assert kept == {20, 24, best_loss, best_bleu}
     assert index.best_loss == f"step-{best_loss:08d}"

@@ -45,8 +45,8 @@ def check_on(hosts: Sequence[Host], config: Config) -> Findings:
         config.distributed, max_restarts=0, min_workers=None, wait_seconds=WAIT_SECONDS
     )
     config_text = dump_config(config, with_defaults=False)
-    result = launch(hosts, Job(["-m", "dragoman", "check"], config_text), settings)
-    return parse(Findings, json.loads(result))
+    job = Job(["-m", "dragoman", "check"], config_text, has_checkpoints=False)
+    return parse(Findings, json.loads(launch(hosts, job, settings)))
 
 
 def measure(config: Config, workers: Workers) -> Findings:

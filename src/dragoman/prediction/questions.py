@@ -12,7 +12,13 @@ MOST_WORKERS = 1024
 
 def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
     """What people ask about after a run; how to synchronize, of at least two machines."""
+    faster = [
+        ("4 times the batch", Scenario(batch_factor=4)),
+        ("devices twice as fast", Scenario(device_speed=2)),
+    ]
     several = Scenario(machines=max(2, run.machines))
+    if several.workers_of(run) > run.rows_per_step:
+        return faster
     links = {"100 Mb/s": 0.1, "1 Gb/s": 1, "10 Gb/s": 10, "100 Gb/s": 100}
     questions = [("1 worker", ALONE)] if run.workers > 1 else []
     questions += [
@@ -32,13 +38,11 @@ def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
         local = choose_local_steps(several.apply_to(run))
         words = f"{local.local_steps} local steps, {local.compression}"
         questions.append((words, replace(local, machines=several.machines)))
-    questions += [
-        ("4 times the batch", Scenario(batch_factor=4)),
-        ("devices twice as fast", Scenario(device_speed=2)),
-    ]
     usual = several.apply_to(run)
-    return questions + [
+    more = [
         (f"{workers:,} workers", Scenario(workers=workers))
         for workers in (4, 16, 64, 256, MOST_WORKERS)
-        if workers > usual.workers / usual.machines and workers != usual.workers
+        if usual.workers / usual.machines < workers <= run.rows_per_step
+        and workers != usual.workers
     ]
+    return [*questions, *faster, *more]

@@ -45,6 +45,7 @@ class MeasuredRun:
     local_fragments: int = 1  # Parts of an exchange, spread over the local steps.
     local_delay: int | None = None  # Steps that a part may travel; None: until the next sets out.
     micro_batches: float = 1.0
+    rows_per_step: float = math.inf  # Of all workers together; each needs one.
     device: str = "cuda"
 
     @property
@@ -185,6 +186,7 @@ class Scenario:
         own = replace(
             placed,
             tokens_per_step=run.tokens_per_step * self.batch_factor,
+            rows_per_step=run.rows_per_step * self.batch_factor,
             seconds_compute=run.seconds_compute
             * (run.devices / placed.devices * self.batch_factor / self.device_speed),
             seconds_optimizer=run.seconds_optimizer / self.device_speed,
@@ -212,6 +214,10 @@ class Scenario:
         if set(asked) & set(_OF_LINKS) and self._placement(run)[0] == 1:
             raise UserError("one machine has no links: use --machines 2 or more")
         return self
+
+    def workers_of(self, run: MeasuredRun) -> int:
+        """How many workers there would be."""
+        return self._placement(run)[1]
 
     def _placement(self, run: MeasuredRun) -> tuple[int, int]:
         per_machine = max(1, round(run.workers / run.machines))

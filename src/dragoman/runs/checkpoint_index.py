@@ -1,6 +1,7 @@
 """Which checkpoints a run keeps: the index beside them, read without trusting it."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -45,10 +46,17 @@ def index_of(entries: Iterable[CheckpointEntry]) -> CheckpointIndex:
     by_bleu = [entry for entry in ordered if entry.bleu is not None]
     return CheckpointIndex(
         latest=ordered[-1].name if ordered else None,
-        best_loss=min(by_loss, key=lambda entry: entry.loss or 0.0).name if by_loss else None,
-        best_bleu=max(by_bleu, key=lambda entry: entry.bleu or 0.0).name if by_bleu else None,
+        best_loss=min(by_loss, key=_loss).name if by_loss else None,
+        # Early in a run BLEU is often zero at every evaluation; then the loss tells.
+        best_bleu=max(by_bleu, key=lambda one: (one.bleu or 0.0, -_loss(one))).name
+        if by_bleu
+        else None,
         checkpoints=tuple(ordered),
     )
+
+
+def _loss(entry: CheckpointEntry) -> float:
+    return math.inf if entry.loss is None else entry.loss
 
 
 def write_index(folder: Path, entries: Sequence[CheckpointEntry]) -> None:

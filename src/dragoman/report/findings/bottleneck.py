@@ -154,12 +154,20 @@ def _could_hide(evidence: Evidence, steady: TrainSteps, compute: float) -> float
 def micro_batches_of(evidence: Evidence, steady: TrainSteps) -> int:
     """How often a worker computes before gradients are exchanged."""
     rows_at_once = evidence.attempt.began.rows_per_device if evidence.attempt else 0
+    rows = rows_of(evidence, steady)
+    if not rows_at_once or rows is None:
+        return 1
+    return max(1, math.ceil(rows / evidence.workers / rows_at_once))
+
+
+def rows_of(evidence: Evidence, steady: TrainSteps) -> float | None:
+    """Rows of a step, of all workers together; None if nothing says so."""
     row_tokens = evidence.setting("batches", "row_tokens")
     slots = steady.slots[np.isfinite(steady.slots)]
-    if not rows_at_once or not isinstance(row_tokens, int) or not len(slots):
-        return 1
-    rows = float(np.median(slots)) / row_tokens / evidence.workers
-    return max(1, math.ceil(rows / rows_at_once))
+    if not isinstance(row_tokens, int) or not len(slots):
+        return None
+    rows = float(np.median(slots)) / row_tokens
+    return rows if rows >= evidence.workers else None  # Else a setting was edited.
 
 
 def _model_agrees(network: Network, step_seconds: float) -> bool | None:

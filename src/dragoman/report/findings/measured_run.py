@@ -10,7 +10,12 @@ from dragoman.prediction.network import compressed_share, hideable_seconds
 from dragoman.prediction.step_model import MeasuredRun
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.evidence.series import mean_of_known
-from dragoman.report.findings.bottleneck import Network, judge_network, micro_batches_of
+from dragoman.report.findings.bottleneck import (
+    Network,
+    judge_network,
+    micro_batches_of,
+    rows_of,
+)
 from dragoman.report.findings.step_times import StepTimes, measure_steps, steady_steps
 from dragoman.wording import in_time, in_time_range
 
@@ -54,6 +59,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
         workers=evidence.workers,
         gradient_bytes=4.0 * evidence.parameters,
         tokens_per_step=mean_of_known(steady.target_tokens),
+        rows_per_step=rows_of(evidence, steady) or math.inf,
         seconds_compute=compute,
         seconds_optimizer=_known(times.phases["optimizer"]),
         seconds_fixed=_known(times.phases["data"]) + _known(times.phases["other"]),

@@ -46,16 +46,18 @@ class WhatifOptions:
     price_per_hour: float | None = None  # Of one machine.
 
 
-_MAY_BE_ZERO = ("latency_milliseconds", "local_delay", "price_per_hour")
-_ABOVE_ZERO = (
-    "machines",
-    "workers",
-    "local_steps",
-    "local_fragments",
-    "batch_factor",
-    "device_speed",
-    "steps",
-)
+# What is asked beyond these is a slip, and its table would be unreadable.
+_LEAST, _MOST = 1e-6, 10**9
+_COUNTS = ("machines", "workers", "local_steps", "local_fragments", "steps")
+_FACTORS = ("batch_factor", "device_speed")
+_RANGES = {
+    **dict.fromkeys(_COUNTS, (1, f"a whole number from 1 to {_MOST:,}")),
+    **dict.fromkeys(_FACTORS, (_LEAST, f"a number from {_LEAST:g} to {_MOST:,}")),
+    "local_delay": (0, f"a whole number from 0 to {_MOST:,}"),
+    **dict.fromkeys(
+        ("latency_milliseconds", "price_per_hour"), (0, f"a number from 0 to {_MOST:,}")
+    ),
+}
 
 
 def whatif_command(run: Path, options: WhatifOptions, now: float | None = None) -> None:
@@ -98,14 +100,9 @@ def _wrapped(text: str, indent: str = "") -> str:
 def scenario_of(options: WhatifOptions) -> Scenario:
     """Check what the user asks for; all problems are reported at once."""
     problems = [
-        f"--{name.replace('_', '-')} {value:g}: must be a finite number, at least 0"
-        for name in _MAY_BE_ZERO
-        if (value := getattr(options, name)) is not None and not 0 <= value < math.inf
-    ]
-    problems += [
-        f"--{name.replace('_', '-')} {value:g}: must be a finite number above 0"
-        for name in _ABOVE_ZERO
-        if (value := getattr(options, name)) is not None and not 0 < value < math.inf
+        f"--{name.replace('_', '-')} {value:g}: must be {words}"
+        for name, (least, words) in _RANGES.items()
+        if (value := getattr(options, name)) is not None and not least <= value <= _MOST
     ]
     bandwidth = None
     try:
@@ -120,7 +117,7 @@ def scenario_of(options: WhatifOptions) -> Scenario:
         latency_seconds=None if latency is None else latency / 1e3,
         compression=options.compression,
         local_delay=options.local_delay,
-        **{name: getattr(options, name) for name in _ABOVE_ZERO if name != "steps"},
+        **{name: getattr(options, name) for name in (*_COUNTS, *_FACTORS) if name != "steps"},
     )
 
 
@@ -131,6 +128,11 @@ def questions_of(scenario: Scenario, run: MeasuredRun) -> list[tuple[str, Scenar
     scenario = scenario.between_machines(run)
     questions = [(_label(scenario), scenario)]
     asked, half = scenario.apply_to(run), replace(scenario, compression="bf16")
+    if asked.workers > asked.rows_per_step:
+        raise UserError(
+            f"{plural(asked.workers, 'worker')} for {plural(math.floor(asked.rows_per_step), 'row')} "
+            "of a step: every worker needs a row; ask for fewer, or for a larger --batch-factor"
+        )
     if asked.exchange_seconds == 0:
         return questions
     if asked.compression == "none":
@@ -226,7 +228,7 @@ def parse_bandwidth(text: str) -> float:
     amount = float(match.group(1)) if match else 0.0
     if match is None or amount <= 0:
         raise UserError(
-            f"bandwidth {text!r}: give a number and a unit, for example 10Gbit or 100Mbit"
+            f"--bandwidth {text}: must be a number above 0 and a unit, such as 10Gbit or 100Mbit"
         )
     factor = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match.group(2)]
     return amount * factor / (1 if match.group(3) == "B" else 8)

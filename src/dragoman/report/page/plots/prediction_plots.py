@@ -68,13 +68,16 @@ def bandwidth_picture(evidence: Evidence, findings: Findings) -> Picture | None:
 
 
 def workers_picture(evidence: Evidence, findings: Findings) -> Picture | None:
-    """Predicted throughput out to a thousand workers."""
+    """Predicted throughput out to a thousand workers, or to one for every row of a step."""
     calibration = findings.calibration
     if calibration is None:
         return None
+    most = int(min(calibration.rows_per_step, MOST_WORKERS))
+    counts = [2**power for power in range(most.bit_length())]
+    if len(counts) < 2:
+        return None
 
     def draw(axes: "Axes", shape: Shape) -> None:
-        counts = [2**power for power in range(MOST_WORKERS.bit_length())]
         for bytes_per_second, label, tint in _links_drawn(calibration):
             scenarios = [
                 Scenario(bytes_per_second=bytes_per_second, workers=count) for count in counts
@@ -96,7 +99,7 @@ def workers_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         title="Predicted tokens per second against workers",
         caption="The same global batch split among more workers: the compute per worker "
         "shrinks, the bytes do not. Where a curve flattens, more workers only wait for each "
-        "other.",
+        "other. Every worker needs a row of each step.",
         panels=(Panel(draw),),
         x_label="workers",
         y_label="tokens per second",
