@@ -16,6 +16,11 @@ def test_what_a_given_vocabulary_makes_idle_is_refused(small_text: Path) -> None
     assert "vocabulary.size has no effect on an existing vocabulary" in str(caught.value)
 
 
+def test_a_language_has_a_code(small_text: Path) -> None:
+    with pytest.raises(UserError, match="target_language is empty: give a code, such as en"):
+        load_config(small_text / "config.toml", ["corpus.target_language=' '"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [

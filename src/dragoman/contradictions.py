@@ -64,6 +64,8 @@ def _corpus_contradictions(corpus: CorpusSettings) -> Iterator[str]:
     for side in ("source", "target"):
         if not re.fullmatch(LINE, getattr(corpus, f"{side}_language")):
             yield f"corpus.{side}_language: must not contain control characters"
+        if not getattr(corpus, f"{side}_language").strip():
+            yield f"corpus.{side}_language is empty: give a code, such as en"
     for name, text in texts:
         if bool(text.source) != bool(text.target):
             missing = "target" if text.source else "source"

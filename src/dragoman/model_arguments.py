@@ -38,13 +38,21 @@ def add_trained(parser: argparse.ArgumentParser) -> None:
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """How to decode."""
-    parser.add_argument("--beam", type=int, help="override the run's setting")
-    parser.add_argument("--patience", type=int, help="override the run's setting")
-    parser.add_argument("--length-penalty", type=float, help="override the run's setting")
+    parser.add_argument("--beam", type=int, help="beam size; 1 is greedy (default: the run's)")
+    parser.add_argument(
+        "--patience", type=int, help="end after so many beams of hypotheses (default: the run's)"
+    )
+    parser.add_argument(
+        "--length-penalty",
+        type=float,
+        help="above 0: favour longer translations (default: the run's)",
+    )
     parser.add_argument(
         "--tag", help="tag to put before each sentence, for a model trained with tags"
     )
-    parser.add_argument("--batch-tokens", type=int, help="override the run's setting")
+    parser.add_argument(
+        "--batch-tokens", type=int, help="source tokens decoded at a time (default: the run's)"
+    )
     parser.add_argument(
         "--precision",
         choices=get_args(Precision),

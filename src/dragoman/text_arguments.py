@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dragoman.config import SET_NAME, TAG, ParallelText
 from dragoman.errors import UserError
 from dragoman.model_arguments import read_choice
+from dragoman.worker_arguments import filled
 
 if TYPE_CHECKING:
     from dragoman.inference.augment import AugmentRequest
@@ -38,7 +39,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def add_parts(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
     """Options of a large text."""
-    instead = "" if is_required else " instead of standard input"
+    instead = "" if is_required else " instead of standard input; needs --output"
     parser.add_argument(
         "--input",
         type=Path,
@@ -105,7 +106,9 @@ def add_augment(parser: argparse.ArgumentParser) -> None:
         "(default: <bt> for back-translate, none for distill)",
     )
     parser.add_argument(
-        "--name", help="of the text in the config (default: back-translated or distilled)"
+        "--name",
+        type=filled,
+        help="of the text in the config (default: back-translated or distilled)",
     )
     parser.add_argument("--weight", type=float, default=1.0, help="in the config (default: 1)")
     parser.add_argument(

@@ -86,6 +86,7 @@ def test_local_steps_resume_and_restart_exactly(prepared: Path) -> None:
     local += ["distributed.local_fragments=2", "evaluation.every_steps=12"]
     result = train(prepared, "whole", 2, *local)
     assert result.returncode == 0, result.stderr
+    assert "less than a round" not in result.stderr
     local.append("checkpoints.every_steps=4")
     for step in (7, 15):
         fault = {"FAULT": f"1,{step},exception"}
@@ -104,3 +105,13 @@ def test_local_steps_learn_what_steps_together_learn(prepared: Path) -> None:
         assert result.returncode == 0, result.stderr
         ends[name] = metrics(prepared / name, "eval")[-1]["loss"]
     assert ends["alone"] == pytest.approx(ends["together"], abs=0.15)
+
+
+def test_evaluations_between_two_exchanges_are_told_to_score_the_same(prepared: Path) -> None:
+    local = ["distributed.sync=local", "distributed.local_steps=16", "distributed.local_delay=0"]
+    local += ["distributed.local_fragments=1", "training.steps=12", "evaluation.every_steps=4"]
+    result = train(prepared, "run", 2, *local)
+    assert result.returncode == 0, result.stderr
+    assert "evaluation.every_steps = 4 is less than a round of 16 local steps" in result.stderr
+    losses = {line["step"]: line["loss"] for line in metrics(prepared / "run", "eval")}
+    assert losses[4] == losses[8]

@@ -128,6 +128,7 @@ def test_evaluate_given_files_equals_the_prepared_test_set(demo: Path) -> None:
         (["translate", "RUN", "--checkpoint", "7"], "choose best, latest or one of the steps"),
         (["translate", "RUN", "--average", "99"], "--average 99: "),
         (["translate", "RUN", "--beam", "0"], "--beam 0: must be at least 1"),
+        (["augment", "distill", "RUN", "--name", " "], "argument --name: it is empty"),
         (["translate", "RUN", "--n-best", "0"], "--n-best 0: must be at least 1"),
         (["evaluate", "RUN", "--source", "x"], "--source and --reference must be given together"),
         (["evaluate", "RUN", "--source", "x", "--reference", "x"], "x: no such file"),

@@ -91,11 +91,37 @@ def test_weights_alone_are_enough_but_not_damaged_ones(
         moments.unlink()
     main(["evaluate", str(copy), "--set", "validation.news"])
     assert "BLEU" in capsys.readouterr().out
-    for weights in copy.glob("checkpoints/*/weights.safetensors"):
-        weights.write_bytes(weights.read_bytes()[:-1])
-    code, errors = refusal(capsys, "evaluate", copy, "--set", "validation.news")
+    *others, last = sorted(copy.glob("checkpoints/*/weights.safetensors"))
+    for damaged, remedy in (
+        ([last], f"choose --checkpoint {int(others[0].parent.name[5:])}"),
+        (others, "no other is intact"),
+    ):
+        for weights in damaged:
+            weights.write_bytes(weights.read_bytes()[:-1])
+        code, errors = refusal(capsys, "evaluate", copy, "--checkpoint", "latest")
+        assert code == 2
+        assert "is damaged: weights.safetensors has" in errors
+        assert f"; {remedy}" in errors
+
+
+def test_what_is_no_run_is_told_what_it_is(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copy = shutil.copytree(run, tmp_path / "runs/mine")
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported/dragoman.json").write_text("{}")
+    for name, words in (
+        ("mien", "mien: no run found there or at runs/mien; did you mean mine?"),
+        ("exported", "exported is an export, not a run: add --engine ctranslate2"),
+    ):
+        code, errors = refusal(capsys, "evaluate", name)
+        assert code == 2
+        assert words in errors
+    (copy / "config.toml").unlink()
+    code, errors = refusal(capsys, "translate", "mine")
     assert code == 2
-    assert "is damaged: weights.safetensors has" in errors
+    assert "runs/mine has no config.toml: put it back, from a copy or another machine" in errors
 
 
 def test_text_that_is_not_utf8_is_translated_and_named(
@@ -105,7 +131,7 @@ def test_text_that_is_not_utf8_is_translated_and_named(
     monkeypatch.setattr("sys.stdin", open(tmp_path / "text"))
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
     main(["translate", str(run)])
-    assert "1 line is not UTF-8, first line 2: convert the text" in capsys.readouterr().err
+    assert "line 2 is not valid UTF-8: convert the text to UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,21 @@ def test_the_documented_rates_are_those_of_the_code() -> None:
             assert float(rate) / 100 == pytest.approx(kind.least_rate)
 
 
+def test_empty_lines_are_no_clean_text(tmp_path: Path) -> None:
+    found = inspected(tmp_path, [(f"line {number}", "") for number in range(9)])
+    (line,) = summary(found, CleaningSettings())
+    assert line == "WARNING: one side of all 9 pairs of the training text is empty"
+
+
+def test_a_language_that_is_no_code_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_corpus(tmp_path, CLEAN[:9])
+    odd = replace(config, corpus=replace(config.corpus, source_language="english"))
+    assert inspect.inspect_text(odd, find_inputs(odd), 1).languages_checked == "nowhere"
+    assert "corpus.source_language = 'english' is not the code of a" in capsys.readouterr().err
+
+
 def test_clean_text_gives_an_empty_list(tmp_path: Path) -> None:
     found = inspected(tmp_path, CLEAN)
     assert found.findings == ()

@@ -117,6 +117,11 @@ def test_senseless_requests_are_one_line(
             ([spelling_run, "--host", "no.such.host.invalid"], "no.such.host.invalid:0: "),
             ([spelling_run, "--host", "a..b"], "a..b:0: not the name of a host; choose another"),
             ([spelling_run, "--port", "70000"], "--port 70000: must be at least 0 and at most"),
+            ([spelling_run, "--allow-origin", "foo"], "--allow-origin foo: give * or an origin"),
+            (
+                [spelling_run, "--source", "de", "--target", "de"],
+                "--source de and --target are the same",
+            ),
             ([spelling_run, "--max-waiting", "0"], "--max-waiting 0: must be at least 1"),
             ([spelling_run, "--timeout-seconds", "nan"], "--timeout-seconds nan: must be"),
             ([spelling_run, "--beam", "0"], "--beam 0: must be at least 1"),

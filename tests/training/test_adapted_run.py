@@ -254,9 +254,9 @@ def test_a_blend_can_be_exported(folder: Path, capsys: pytest.CaptureFixture[str
     [
         ("training.start_from=runs/none", "is neither a run, nor a checkpoint of one"),
         ("training.start_from_average=50", "training.start_from: --average 50: "),
-        ("model.d_model=32", "float32 [320, 16], but float32 [320, 32] in the model"),
-        ("model.encoder_layers=2", "lacks the tensor encoder.1."),
-        ("model.heads=4", "those weights are for 2 heads, not 4; set model.heads = 2"),
+        ("model.d_model=32", "those weights need model.d_model = 16 (not 32)"),
+        ("model.encoder_layers=2", "those weights need model.encoder_layers = 1 (not 2)"),
+        ("model.heads=4", "those weights need model.heads = 2 (not 4)"),
         ('training.start_from=""', "training.start_from_average has no effect"),
     ],
 )
@@ -355,8 +355,8 @@ def test_an_export_for_transformers_can_be_started_from(
     assert metrics(folder / f"runs/of-{name}", "eval")[0]["step"] == 0
     for override, problem in (
         ("training.start_from_average=2", "start_from names an export"),
-        ("model.encoder_layers=2", "lacks the tensor model.encoder.layers.1."),
-        ("model.heads=4", "those weights are for 2 heads, not 4"),
+        ("model.encoder_layers=2", "those weights need model.encoder_layers = 1 (not 2)"),
+        ("model.heads=4", "those weights need model.heads = 2 (not 4)"),
     ):
         config, refused = folder / f"of-{name}.toml", folder / "runs/refused"
         code, errors = refusal(capsys, "train", config, "--run", refused, *FAST, override)

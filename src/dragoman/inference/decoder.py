@@ -189,6 +189,6 @@ def decode_lines(lines: Sequence[bytes], first: int) -> list[str]:
             decoded = line.decode("utf-8", "replace")
         text.append(decoded.rstrip("\r\n"))
     if odd:
-        verb = "is" if len(odd) == 1 else "are"
-        say(f"{plural(len(odd), 'line')} {verb} not UTF-8, first line {odd[0]:,}: convert the text")
+        more = f" (and {plural(len(odd) - 1, 'other line')})" if len(odd) > 1 else ""
+        say(f"line {odd[0]:,}{more} is not valid UTF-8: convert the text to UTF-8")
     return text

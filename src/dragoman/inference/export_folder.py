@@ -19,10 +19,10 @@ from dragoman.files import (
     flush_to_disk,
 )
 from dragoman.records import SavedFile, Versioned
-from dragoman.runs.folder import find_run
+from dragoman.runs.folder import EXPORT_INFO, find_run
 
 FORMAT = 1
-INFO, CARD, MODEL, LOCK = "dragoman.json", "README.md", "model.bin", ".lock"
+INFO, CARD, MODEL, LOCK = EXPORT_INFO, "README.md", "model.bin", ".lock"
 SUBWORDS = ("source.model", "target.model")
 TENSORS = "model.safetensors"
 WEIGHTS_OF: Mapping[Library, str] = {
@@ -138,7 +138,7 @@ def refuse_foreign(output: Path) -> None:
     if not output.exists() or not any(output.iterdir()):
         return
     if not (output / INFO).is_file():
-        raise UserError(f"{output} is not a Dragoman export: choose another --output")
+        raise UserError(f"{output} contains other files than an export: choose another --output")
     written = _read(output, ExportFiles).files
     own = {INFO, *written}
     if foreign := sorted(path.name for path in output.iterdir() if path.name not in own):

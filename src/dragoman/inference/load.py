@@ -131,7 +131,15 @@ def choose_checkpoints(
         names = [_resolve(checkpoint, index, run)]
     for name in names:
         if damage := find_damage(run.checkpoints, entries[name], (WEIGHTS,)):
-            raise UserError(f"{run.checkpoints / name} is damaged: {damage}; choose another")
+            intact = [
+                str(one.step)
+                for one in entries.values()
+                if not find_damage(run.checkpoints, one, (WEIGHTS,))
+            ]
+            remedy = (
+                f"choose --checkpoint {' or '.join(intact)}" if intact else "no other is intact"
+            )
+            raise UserError(f"{run.checkpoints / name} is damaged: {damage}; {remedy}")
     return names
 
 

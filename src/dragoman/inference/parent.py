@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.config import Config, shape_of
+from dragoman.config import Config, ModelShape, shape_of
 from dragoman.config_file import load_saved_config
 from dragoman.console import say
 from dragoman.corpus.inputs import OldRun, OldSet
@@ -37,7 +37,7 @@ class Parent:
 
     def load(self, model: Transformer) -> None:
         """Give a model the weights; shapes that differ are refused by name."""
-        _refuse_other_heads(model, shape_of(load_saved_config(self.run.config).model).heads)
+        _refuse_other_shape(model, shape_of(load_saved_config(self.run.config).model))
         load_mean(model, self.run.checkpoints, self.checkpoints)
 
     def vocabulary(self, side: str) -> str:
@@ -65,7 +65,14 @@ class ExportedParent:
         source, target = (Subwords((self.folder / name).read_bytes()) for name in SUBWORDS)
         is_joint = model.source_embedding is model.target_embedding
         config = decode((self.folder / "config.json").read_bytes())
-        _refuse_other_heads(model, config["encoder_attention_heads"])
+        theirs = ModelShape(
+            config["encoder_layers"],
+            config["decoder_layers"],
+            config["d_model"],
+            config["encoder_attention_heads"],
+            config["encoder_ffn_dim"],
+        )
+        _refuse_other_shape(model, theirs)
         positions = config["max_position_embeddings"]
         ids = tokenizer_ids(source, target, is_joint)
         weights = read_tensors(self.folder / TENSORS, pegasus_weights(model, ids, positions))
@@ -83,13 +90,16 @@ class ExportedParent:
         return f'vocabulary.source_model = "{source}" and target_model = "{target}"'
 
 
-def _refuse_other_heads(model: Transformer, heads: int) -> None:
-    """Refuse what no tensor's shape shows."""
-    if model.shape.heads != heads:
-        raise UserError(
-            f"training.start_from: those weights are for {heads} heads, not {model.shape.heads}; "
-            f"set model.heads = {heads}"
-        )
+def _refuse_other_shape(model: Transformer, theirs: ModelShape) -> None:
+    """Name the settings that would fit; a number of heads shows in no tensor."""
+    own = vars(model.shape)
+    different = [
+        f"model.{name} = {value} (not {own[name]})"
+        for name, value in vars(theirs).items()
+        if value != own[name]
+    ]
+    if different:
+        raise UserError(f"training.start_from: those weights need {', '.join(different)}")
 
 
 def find_parent(config: Config) -> Parent | ExportedParent:

@@ -22,6 +22,7 @@ from dragoman.errors import UserError
 from dragoman.files import describe_file, write_whole
 from dragoman.inference.sampling import Sampling
 from dragoman.records import SavedFile
+from dragoman.wording import plural
 
 JOB = "job.json"
 SECONDS_BETWEEN_LOOKS = 0.2  # At parts that others make.
@@ -68,7 +69,8 @@ class PartsDone:
 
     def told(self, folder: Path) -> str:
         """As a line for people."""
-        counts = f"{self.parts:,} parts, {self.made:,} translated now, {self.found:,} already done"
+        counts = f"{plural(self.parts, 'part')}, {self.made:,} translated now, "
+        counts += f"{self.found:,} already done"
         others = f", {self.busy:,} in progress in other processes" if self.busy else ""
         return f"{folder}: {counts}{others}"
 

@@ -7,6 +7,7 @@ from dragoman.config import Config
 from dragoman.console import Progress, say
 from dragoman.corpus.inputs import Inputs, set_sentences
 from dragoman.corpus.languages import knows
+from dragoman.corpus.manifest import SIDES
 from dragoman.corpus.passes import LINES_PER_CHUNK, ordered_map, worker_pool
 from dragoman.corpus.text import read_chunks
 from dragoman.inspection.chunk import Watched, inspect_chunk
@@ -42,7 +43,14 @@ def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
 
 def _languages_checked(languages: tuple[str, str], inputs: Inputs) -> LanguagesChecked:
     """Where languages can be checked; where not, say why."""
-    if not all(map(knows, languages)) or languages[0] == languages[1]:
+    for side, language in zip(SIDES, languages, strict=True):
+        if not knows(language):
+            say(
+                f"corpus.{side}_language = {language!r} is not the code of a language that can be "
+                "identified, such as en: wrong languages are not checked"
+            )
+            return "nowhere"
+    if languages[0] == languages[1]:
         say(
             f"corpus.source_language = {languages[0]!r} and target_language = {languages[1]!r} "
             "cannot be told apart: wrong languages are not checked"

@@ -50,8 +50,8 @@ def leak_warning(findings: Sequence[Finding], cleaning: CleaningSettings) -> str
         return ""
     return (
         f"WARNING: {plural(pairs, 'pair')} of the training text {'has' if pairs == 1 else 'have'} "
-        "a sentence of a validation or test set; scores on it will flatter the model "
-        f"({kind.remedy} drops them)"
+        "a sentence of a validation or test set; scores on these sets will be too high "
+        f"({kind.remedy} drops the pairs)"
     )
 
 
@@ -59,6 +59,8 @@ def summary(found: Inspection, cleaning: CleaningSettings) -> list[str]:
     """What a person should know at once."""
     if not found.pairs:
         return ["there are no pairs in the training text"]
+    if not all(side.characters for side in found.sides):
+        return [f"WARNING: one side of all {found.pairs:,} pairs of the training text is empty"]
     lines = [_leak_line(one, cleaning) for one in found.overlaps if one.found]
     lines += [_finding_line(one, cleaning) for one in found.findings if one.id != "leaked"]
     return lines or [f"no problems found in {found.pairs:,} pairs"]
@@ -70,7 +72,8 @@ def _leak_line(overlap: SetOverlap, cleaning: CleaningSettings) -> str:
     if kind.is_dropped(cleaning):
         return f"{what} raw training text; prepare drops these pairs ({kind.remedy})"
     return (
-        f"WARNING: {what} training text; scores on it will be too high ({kind.remedy} drops them)"
+        f"WARNING: {what} training text; scores on {overlap.name} will be too high "
+        f"({kind.remedy} drops these pairs)"
     )
 
 

@@ -57,6 +57,8 @@ class SyncChoice:
 def choose_sync(run: MeasuredRun) -> SyncChoice:
     """Gradients where they cost little; else local steps as the link can carry them."""
     plain, half = (predict(run, way) for way in GRADIENTS)
+    if run.workers == 1:
+        return SyncChoice(GRADIENTS[0], "there is only one worker")
     if run.machines == 1:
         return SyncChoice(GRADIENTS[0], "all workers are on one machine: no network is used")
     costs = f"gradients would spend {in_percent(plain.network_share)} of a step on the network"

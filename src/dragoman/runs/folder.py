@@ -1,5 +1,6 @@
 """Every path of a run folder, in one place."""
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from dragoman.errors import UserError
 
 FORMAT = 1
+EXPORT_INFO = "dragoman.json"  # What an export says of itself, and a run has not.
 
 
 class _Within:
@@ -72,10 +74,29 @@ def find_evidence(name: str) -> RunFolder:
 
 
 def _find(name: str, is_one: Callable[[RunFolder], bool]) -> RunFolder:
-    for path in (Path(name), Path("runs") / name):
+    places = (Path(name), Path("runs") / name)
+    for path in places:
         if is_one(RunFolder(path)):
             return RunFolder(path)
-    raise UserError(f"{name}: no run found there or at runs/{name}")
+    for path in places:
+        if (path / EXPORT_INFO).is_file():
+            raise UserError(
+                f"{path} is an export, not a run: add --engine ctranslate2 to translate with it, "
+                "or give it to `dragoman serve`"
+            )
+        if RunFolder(path).metrics.is_file():
+            raise UserError(f"{path} {lacking(RunFolder(path))}")
+    near = difflib.get_close_matches(name, [path.name for path in Path("runs").glob("*/")], 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UserError(f"{name}: no run found there or at runs/{name}{hint}")
+
+
+def lacking(run: RunFolder) -> str:
+    """What is missing of a run of which there is something."""
+    names = [path.name for path in (run.config, run.provenance) if not path.is_file()]
+    return (
+        f"has no {' and no '.join(names)}: put it back, from a copy or another machine of the run"
+    )
 
 
 def new_run(name: str) -> RunFolder:

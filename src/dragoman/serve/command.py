@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from uvicorn import Server
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 PACKAGES = ("starlette", "uvicorn", "sentencex", "prometheus_client")
 # Beyond these uvicorn answers 503 by itself: connections cost memory and descriptors.
 MOST_CONNECTIONS = 1_000
@@ -137,6 +138,15 @@ def _refuse_senseless(request: ServeRequest) -> None:
     ):
         if not least <= value <= most:
             raise UserError(f"{option} {value:g}: must be at least {least:g} and at most {most:,}")
+    for origin in request.allow_origin:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise UserError(
+                f"--allow-origin {origin}: give * or an origin such as https://example.org"
+            )
+    if request.source is not None and request.source == request.target:
+        raise UserError(
+            f"--source {request.source} and --target are the same: nothing to translate"
+        )
 
 
 def read_keys(path: Path) -> frozenset[str]:

@@ -52,6 +52,12 @@ def announce_beginning(opened: Opened, config: Config, parts: Parts, workers: Wo
         f"{workers.count} {device.type.upper()} worker{'s' * (workers.count > 1)}{on_hosts}, "
         f"{config.batches.tokens_per_step:,} target slots per step"
     )
+    every, sync = config.evaluation.every_steps, config.distributed
+    if sync.sync == "local" and workers.count > 1 and every < sync.local_steps:
+        recorder.say(
+            f"evaluation.every_steps = {every} is less than a round of {sync.local_steps} local "
+            "steps: evaluations score what all workers share, which changes once a round"
+        )
 
 
 def describe_end(

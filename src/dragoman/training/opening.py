@@ -25,7 +25,7 @@ from dragoman.model.transformer import count_parameters, load_weights
 from dragoman.records import MachineHardware, ParentRun
 from dragoman.runs.checkpoint import find_intact, has_intact, mend_index, read_index, read_state
 from dragoman.runs.checkpoint_index import OPTIMIZER, WEIGHTS
-from dragoman.runs.folder import RunFolder
+from dragoman.runs.folder import RunFolder, lacking
 from dragoman.runs.provenance import (
     describe_machine,
     describe_run,
@@ -151,6 +151,8 @@ def refuse_other_things(run: RunFolder) -> None:
     for path in run.path.iterdir():
         is_ours = any(path.match(pattern) for pattern in OPENING)
         if not is_ours or (path.is_dir() and any(path.iterdir())):
+            if run.metrics.is_file():
+                raise UserError(f"{run.path} {lacking(run)}, or choose another --run")
             raise UserError(f"{run.path} is not empty and is not a run; choose another --run")
 
 

@@ -129,9 +129,10 @@ def questions_of(scenario: Scenario, run: MeasuredRun) -> list[tuple[str, Scenar
     questions = [(_label(scenario), scenario)]
     asked, half = scenario.apply_to(run), replace(scenario, compression="bf16")
     if asked.workers > asked.rows_per_step:
+        rows = plural(math.floor(asked.rows_per_step), "row")
         raise UserError(
-            f"{plural(asked.workers, 'worker')} for {plural(math.floor(asked.rows_per_step), 'row')} "
-            "of a step: every worker needs a row; ask for fewer, or for a larger --batch-factor"
+            f"{plural(asked.workers, 'worker')} for {rows} of a step: every worker needs a row; "
+            "ask for fewer, or for a larger --batch-factor"
         )
     if asked.exchange_seconds == 0:
         return questions
@@ -174,7 +175,14 @@ def _describe(run: MeasuredRun) -> str:
 
 def prediction_cells(predictions: Sequence[Prediction], steps: int) -> list[list[str]]:
     """A header and a row for each prediction."""
-    header = ["", "step", "waiting", "tokens/s", "efficiency", f"tokens of {steps:,} steps"]
+    header = [
+        "",
+        "step",
+        "waiting",
+        "tokens/s",
+        "efficiency",
+        f"tokens of {steps:,} steps take",
+    ]
     header += ["sent / step", "network", "machines", "workers"]
     has_cost = any(row.cost is not None for row in predictions)
     cells = [header + ["cost"] * has_cost]
