@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from dragoman.config import ScheduleSettings
 from dragoman.prediction.evaluation_noise import seen_rise
 from dragoman.prediction.learning_curve import Forecast
-from dragoman.prediction.outlook import MEANINGFUL, forecast_of
+from dragoman.prediction.outlook import forecast_of
 from dragoman.prediction.run_schedule import RunSchedule
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.step_series import Evaluations, TrainSteps
@@ -103,7 +103,7 @@ def looks_doubtful(run: MadeUpRun) -> bool:
 def foretell_loss(seed: tuple[int, int], settings: Settings) -> tuple[MadeUpRun, Forecast]:
     """A run, and what its loss alone foretells."""
     run = make_run(np.random.default_rng(seed), settings)
-    found = forecast_of(run.steps, run.loss, MEANINGFUL["loss"], 0.0, run.schedule)
+    found = forecast_of(run.steps, run.loss, "loss", run.schedule)
     assert found is not None
     return run, found
 

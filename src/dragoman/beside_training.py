@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
-from dragoman.child_process import AGENT_VARIABLE
+from dragoman.child_process import AGENT_VARIABLE, SAFE_PATH, SAFE_PATH_VARIABLE
 from dragoman.cluster.world import read_world
 from dragoman.config import Config
 from dragoman.config_file import flatten
@@ -32,8 +32,8 @@ def watched(name: str, *, is_asked_for: bool) -> Iterator[None]:
 @contextmanager
 def _beside(command: Sequence[str]) -> Iterator[None]:
     """Run another process for the time of a block; Ctrl-C is not for it, and it dies with us."""
-    variables = os.environ | {AGENT_VARIABLE: str(os.getpid())}
-    beside = subprocess.Popen(command, start_new_session=True, env=variables)
+    own = {AGENT_VARIABLE: str(os.getpid()), SAFE_PATH_VARIABLE: SAFE_PATH}
+    beside = subprocess.Popen(command, start_new_session=True, env=os.environ | own)
     try:
         yield
     finally:

@@ -15,6 +15,9 @@ QUIET_VARIABLE, QUIET = "TORCH_CPP_LOG_LEVEL", "ERROR"
 # steps take many times as long. A few microseconds are as fast on idle cores.
 SPIN_VARIABLE, SPIN = "GOMP_SPINCOUNT", "2000"
 
+# `python -m` would import what lies in the current folder, which is the user's: a re.py, say.
+SAFE_PATH_VARIABLE, SAFE_PATH = "PYTHONSAFEPATH", "1"
+
 
 def die_with_parent(parent: int) -> None:
     """Let the kernel kill this process when its parent dies; end now if it already has."""

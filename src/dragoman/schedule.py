@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.config import ScheduleKind, ScheduleSettings
+from dragoman.wording import plural
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +34,7 @@ class Run:
     def rise(self) -> str:
         """The warm-up in words."""
         settings = self.settings
-        return f"{settings.peak:g}, reached linearly over {settings.warmup_steps:,} steps"
+        return f"{settings.peak:g}, reached linearly over {plural(settings.warmup_steps, 'step')}"
 
     @property
     def end(self) -> str:

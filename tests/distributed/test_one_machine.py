@@ -46,6 +46,8 @@ def test_stopped_worker_is_named_and_replaced(prepared: Path) -> None:
     run = prepared / "run"
     with training(prepared, *LONG, "distributed.timeout_seconds=8") as process:
         wait_until(lambda: has_step(run, 10))
+        # The user's own files do not take the place of Python's.
+        assert worker_processes(process)[1].environ()["PYTHONSAFEPATH"] == "1"
         worker_processes(process)[1].suspend()
         wait_until(lambda: bool(metrics(run, "restart")))
         (restart,) = metrics(run, "restart")

@@ -36,6 +36,14 @@ def test_the_gain_of_a_power_law(count: int, exponent: float) -> None:
     assert found.rise_probability(0.02) < 0.05
 
 
+def test_no_forecast_leaves_what_can_be() -> None:
+    """BLEU upside down, near zero and falling."""
+    bleu = np.array([0.5, 0.4, 0.45, 0.3, 0.35, 0.2, 0.25, 0.2])
+    found = look_ahead(np.arange(1.0, 9.0), np.full(8, np.nan), bleu, None).bleu
+    assert found is not None
+    assert (found.path <= 0).all()
+
+
 @pytest.mark.parametrize("count", [8, 25, 60])
 def test_a_plateau_has_nothing_to_gain(count: int) -> None:
     noise = 0.004 * np.random.default_rng(count).standard_normal(count)

@@ -29,7 +29,8 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     assert facts["step_time"]["second"] == pytest.approx(2.0)
     assert re.search("run took .+ in one and .+ in two <b>", facts["wall_time"]["words"])
     assert "losses_not_comparable" not in facts
-    assert "0.50 times as fast" in facts["step_time"]["words"]
+    assert "The lowest eval loss is" in facts["best_loss"]["words"]
+    assert "two <b> takes 2.00 times as long" in facts["step_time"]["words"]
     # One reached 30 - 100/60 at the end, two 24 + 6; both reached the lower one.
     assert facts["best_bleu"]["first"] == pytest.approx(30 - 100 / 60)
     assert facts["best_bleu"]["second"] == pytest.approx(30)

@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Callable[[RunFolder], None], list[str]]] = {
             "1 of 10 evaluations of valid",
         ],
     ),
-    "two resumes": (_resume_twice, ["resumed 2 times (from steps 110, 100)"]),
+    "two resumes": (_resume_twice, ["resumed twice (from steps 110, 100)"]),
     "scrambled": (_scramble, ["metrics.jsonl: skipped 3 damaged lines (21, 41, 42)"]),
     "no identity": (
         _lose_identity,

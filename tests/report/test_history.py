@@ -56,7 +56,7 @@ def test_beginning_again_makes_everything_void(tmp_path: Path, kind: str) -> Non
     assert history.lost_evaluation_seconds == 3.0
     assert history.end is None
     notices = load_evidence(tmp_path, START).missing
-    assert any("1 time (from step 0); 5 steps had to be repeated" in notice for notice in notices)
+    assert any("once (from step 0); 5 steps had to be repeated" in notice for notice in notices)
 
 
 def test_two_resumes_and_lines_in_another_style(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_two_resumes_and_lines_in_another_style(tmp_path: Path) -> None:
     assert sorted(history.lost.step.tolist()) == [2, 3, 4]
     assert not missing
     notices = load_evidence(tmp_path, START).missing
-    words = "2 times (from steps 1, 3); 3 steps had to be repeated"
+    words = "twice (from steps 1, 3); 3 steps had to be repeated"
     assert any(words in notice for notice in notices)
 
 

@@ -159,6 +159,7 @@ def test_a_plateau_of_what_never_learned_is_not_fully_trained(
     assert trained.note == "no better than guessing"
     assert "is 5.900; guessing uniformly over the vocabulary gives 5.768" in trained.answer
     assert trained.next_step.startswith(advice)
+    assert "it has learned nothing to overfit" in answers["overfitting"].answer
     assert (learning_rate.tone == "bad") == ("It was zero" in learning_rate.answer) == (not rate)
 
 

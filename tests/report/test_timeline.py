@@ -8,7 +8,13 @@ from dragoman.report.answers.time_and_sizes import duration
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.history import read_history
 from dragoman.report.findings.analysis import analyse
-from dragoman.report.findings.timeline import Duration, Part, sample_causes, split_duration
+from dragoman.report.findings.timeline import (
+    Duration,
+    Part,
+    evaluation_intervals,
+    sample_causes,
+    split_duration,
+)
 from report.run_folders import START, RunFolder, local_run
 
 
@@ -44,6 +50,24 @@ def test_every_second_is_accounted_for(tmp_path: Path) -> None:
     assert found.paused == pytest.approx(1000)
     assert found.parts["waiting"] == pytest.approx(7 + 1000 + 4 + 0.5)
     assert sum(found.parts.values()) == pytest.approx(found.wall)
+
+
+def test_evaluations_of_what_a_run_starts_from_are_evaluations(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    run.clock += 3  # Set-up.
+    run.evaluate(0, loss=4.0, bleu=1.0, seconds=5.0)
+    run.evaluate(0, loss=4.0, bleu=1.0, seconds=6.0, set="old", is_old=True)
+    for step in (1, 2):
+        run.train(step, seconds=2.0)
+    run.evaluate(2, loss=3.0, bleu=2.0, seconds=5.0)
+    run.evaluate(2, loss=3.0, bleu=2.0, seconds=6.0, set="old", is_old=True)
+    history = read_history(run.write() / "metrics.jsonl", [])
+    found = split_duration(history)
+    assert found.parts["evaluation"] == pytest.approx(22)
+    assert found.set_up == found.parts["waiting"] == pytest.approx(3)
+    intervals = [end - begin for begin, end in evaluation_intervals(history)]
+    assert intervals == pytest.approx([11, 11])
 
 
 def test_an_attempt_begins_with_its_first_step_not_with_its_first_meeting(tmp_path: Path) -> None:

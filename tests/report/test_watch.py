@@ -1,6 +1,7 @@
 """The live page: cheap, up to date, only available on this machine, and whole in a real browser."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from dragoman.report.live.run_state import RunState
 from dragoman.report.live.server import LivePage
 from dragoman.report.live.tail import Tail
 from dragoman.runs.folder import RunFolder
+from dragoman.wording import in_time
 from report.browser import Page, find_chromium
 from report.run_folders import START, pair_run, write_lines
 from report.run_folders import RunFolder as Written
@@ -85,6 +87,43 @@ def test_what_the_page_shows(tmp_path: Path) -> None:
     (sample,) = state["samples"]
     assert [one["text"] for one in sample["tries"]] == ["Ein", "Eins"]
     json.dumps(state, allow_nan=False)
+
+
+@pytest.mark.parametrize("is_read_at_once", [True, False])
+def test_pauses_and_evaluations_are_not_part_of_the_speed(
+    tmp_path: Path, is_read_at_once: bool
+) -> None:
+    run = pair_run(tmp_path, steps=20)
+    run.lines.pop()
+    run.evaluate(20, loss=3.0, bleu=20.0, seconds=500.0)
+    state = _state_of(run)
+    if not is_read_at_once:
+        state.look()
+    run.clock += 36_000
+    run.begin("resume", 20)
+    for step in range(21, 25):
+        run.train(step, seconds=2.0, target_tokens=600)
+    (tmp_path / "metrics.jsonl").unlink()
+    run.write()
+    speed = state.look()["speed"]
+    steps = [line for line in run.lines if isinstance(line, dict) and line["kind"] == "train"]
+    recent = steps if is_read_at_once else steps[-4:]
+    seconds = sum(line["seconds"] for line in recent)
+    rate = sum(line["target_tokens"] for line in recent) / seconds
+    assert speed["seconds_per_step"] == in_time(seconds / len(recent))
+    assert speed["tokens_per_second"] == f"{rate:,.0f}"
+
+
+def test_the_hours_of_a_run_limit_the_time_left(tmp_path: Path) -> None:
+    run = _running(tmp_path)
+    assert run.settings is not None
+    run.settings = re.sub(
+        r"\[training\]\nsteps = \d+", "[training]\nsteps = 90000\nhours = 0.5", run.settings
+    )
+    assert "hours" in run.settings
+    state = _state_of(run).look()
+    begun = run.lines[0]["time"]
+    assert state["speed"]["left"] == in_time(begun + 1800 - (run.clock + 1))
 
 
 def test_the_network_is_the_interface_of_the_run(tmp_path: Path) -> None:

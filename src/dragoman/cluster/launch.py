@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from dragoman.child_process import QUIET, QUIET_VARIABLE
+from dragoman.child_process import QUIET, QUIET_VARIABLE, SAFE_PATH, SAFE_PATH_VARIABLE
 from dragoman.cluster.control_store import COMMAND_VARIABLE, ControlStore, listen
 from dragoman.cluster.failures import Failure, first_cause
 from dragoman.cluster.hosts import SSH, Host, Knock
@@ -255,7 +255,7 @@ class Launcher:
         python = [sys.executable, "-m", "dragoman.cluster.agent"]
         if host.name:
             words = " ".join(shlex.quote(word) for word in python)
-            quiet = f"{QUIET_VARIABLE}={QUIET}"
+            quiet = f"{QUIET_VARIABLE}={QUIET} {SAFE_PATH_VARIABLE}={SAFE_PATH}"
             there = f"cd {shlex.quote(str(Path.cwd()))} && {quiet} exec {words}"
             command = [*SSH, host.name, there]
         else:
@@ -269,6 +269,7 @@ class Launcher:
             stdout=subprocess.PIPE if several else None,
             stderr=subprocess.STDOUT if several else None,
             start_new_session=True,  # Ctrl-C is for the launcher alone.
+            env=os.environ | {SAFE_PATH_VARIABLE: SAFE_PATH},
         )
         if several:
             threading.Thread(target=_stream, args=(host.name, process), daemon=True).start()

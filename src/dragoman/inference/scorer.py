@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from dragoman.child_process import SAFE_PATH, SAFE_PATH_VARIABLE
 from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import TextScores, score_text
 from dragoman.inference.line_statistics import Sums, make_metrics
@@ -27,6 +28,7 @@ class TextScorer:
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "dragoman.inference.line_statistics"],
+                env=os.environ | {SAFE_PATH_VARIABLE: SAFE_PATH},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

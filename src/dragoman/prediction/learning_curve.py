@@ -47,6 +47,7 @@ class Curve:
     values: Floats
     unit: float  # A gain that is worth having.
     lowest: float  # What it can never fall below.
+    highest: float = math.inf  # Nor rise above.
 
 
 @dataclass(frozen=True)
@@ -309,10 +310,12 @@ def _draw(
         # No curve of the grid is like this one: take what comes nearest.
         draws = [replace(drawn, is_possible=~drawn.is_possible) for drawn in draws]
     paths = [drawn.paths() for drawn in draws]
-    path = np.maximum(np.concatenate(paths) + end, curve.lowest)
+    path = np.clip(np.concatenate(paths) + end, curve.lowest, curve.highest)
     strayed = np.exp(_STRAY * generator.standard_normal((len(path), 1)))
-    path[:, _NOW:] = np.maximum(
-        path[:, [_NOW]] + strayed * (path[:, _NOW:] - path[:, [_NOW]]), curve.lowest
+    path[:, _NOW:] = np.clip(
+        path[:, [_NOW]] + strayed * (path[:, _NOW:] - path[:, [_NOW]]),
+        curve.lowest,
+        curve.highest,
     )
     past = path[:, : _NOW + 1]
     names = np.concatenate([drawn.families() for drawn in draws])

@@ -19,7 +19,8 @@ from dragoman.thresholds import (
 
 Measure = Literal["loss", "BLEU"]
 
-HIGHEST_BLEU = 100.0
+# Of a measure that falls as a model gets better: BLEU is turned upside down.
+_LIMITS: dict[Measure, tuple[float, float]] = {"loss": (0.0, math.inf), "BLEU": (-100.0, 0.0)}
 MEANINGFUL = {"loss": MEANINGFUL_LOSS_GAIN.value, "BLEU": MEANINGFUL_BLEU_GAIN.value}
 
 
@@ -59,20 +60,22 @@ def look_ahead(steps: Floats, loss: Floats, bleu: Floats, schedule: RunSchedule 
     """Forecast from all evaluations of one validation set."""
     known = bleu[np.isfinite(bleu)]
     return Outlook(
-        loss=forecast_of(steps, loss, MEANINGFUL["loss"], 0.0, schedule),
-        bleu=forecast_of(steps, -bleu, MEANINGFUL["BLEU"], -HIGHEST_BLEU, schedule),
+        loss=forecast_of(steps, loss, "loss", schedule),
+        bleu=forecast_of(steps, -bleu, "BLEU", schedule),
         is_at_ceiling=len(known) > 0 and float(np.median(known[-3:])) >= BLEU_CEILING.value,
     )
 
 
 def forecast_of(
-    steps: Floats, values: Floats, unit: float, lowest: float, schedule: RunSchedule | None
+    steps: Floats, values: Floats, measure: Measure, schedule: RunSchedule | None
 ) -> Forecast | None:
     """Forecast a measure that falls as a model gets better; None with too few evaluations."""
     known = np.isfinite(values) & (steps > 0)
     if known.sum() < EVALUATIONS_NEEDED.value:
         return None
-    return forecast(Curve(steps[known], values[known], unit, lowest), schedule)
+    return forecast(
+        Curve(steps[known], values[known], MEANINGFUL[measure], *_LIMITS[measure]), schedule
+    )
 
 
 def gain_probability(

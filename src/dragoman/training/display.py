@@ -1,5 +1,6 @@
 """What a run shows: a live display on a terminal, plain lines elsewhere, and train.log."""
 
+import math
 import sys
 import time
 from contextlib import suppress
@@ -20,6 +21,7 @@ class Status:
 
     step: int = 0
     steps: int | None = None
+    ends_at: float = math.inf  # On the monotonic clock, if the run ends by its hours.
     epoch: float = 0.0
     loss: float = float("nan")
     learning_rate: float = 0.0
@@ -29,8 +31,10 @@ class Status:
     samples: list[Sample] = field(default_factory=list)
 
     def seconds_left(self) -> float | None:
-        """Time to the last step at the present pace, evaluations left out."""
-        return (self.steps - self.step) * self.seconds_per_step if self.steps else None
+        """Time to the last step at the present pace, evaluations left out, or to the last hour."""
+        of_steps = (self.steps - self.step) * self.seconds_per_step if self.steps else math.inf
+        left = min(of_steps, self.ends_at - time.monotonic())
+        return max(0.0, left) if math.isfinite(left) else None
 
 
 class Display:
@@ -45,8 +49,9 @@ class Display:
         self._is_shown = is_shown
         self._live = _live() if is_shown and sys.stderr.isatty() else None
 
-    def start(self) -> None:
-        """Take over the terminal, if there is one."""
+    def start(self, seconds_left: float = math.inf) -> None:
+        """Take over the terminal, if there is one; the run has so long by its settings."""
+        self._status.ends_at = time.monotonic() + seconds_left
         if self._live:
             with unfailing():
                 self._live.start()

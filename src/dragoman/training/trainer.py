@@ -1,5 +1,6 @@
 """The loop: one step after the other, evaluated, saved, written down."""
 
+import math
 import time
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -96,7 +97,9 @@ class Trainer:
             at_end.callback(self.batches.close)
             self._begin()
             self._calibrate()
-            self.recorder.display.start()
+            hours = self.config.training.hours
+            left = math.inf if hours is None else 3600 * hours - self.stopwatch.seconds()
+            self.recorder.display.start(left)
             return self._loop()
         except BaseException as error:
             self.supervision.post_failure(error)  # Not after a long save.

@@ -30,8 +30,10 @@ def evaluate_more_often(evidence: Evidence, schedule: RunSchedule | None) -> str
             f"Start a new run that evaluates more often: at least {enough} times, every "
             f"{last_step // enough:,} steps (evaluation.every_steps)."
         )
+    more = "; the run is complete, so raise the limit that ended it too"
     return (
-        f"Evaluate more often: at least {enough} evaluations over the run (evaluation.every_steps)."
+        f"Evaluate more often: at least {enough} evaluations over the run "
+        f"(evaluation.every_steps){more if evidence.state == 'finished' else ''}."
     )
 
 

@@ -36,6 +36,12 @@ from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED, 
 from dragoman.wording import in_count, in_percent, plural
 
 _QUESTION = "Is the model fully trained?"
+_LIMITS = {
+    "epochs": "training.epochs",
+    "hours": "training.hours",
+    "patience": "training.patience",
+    "gain_unlikely": "training.stop_when_gain_unlikely",
+}
 _FINER_PRECISION = {"float16": ", or in bfloat16 or float32", "bfloat16": ", or in float32"}
 
 
@@ -139,7 +145,11 @@ def _words_past_best(case: _Case) -> str:
 def _go_on(case: _Case) -> str:
     if case.is_schedule_unfinished:
         assert case.schedule is not None
-        return f"Continue to the end of the schedule, step {case.schedule.total_steps:,}."
+        end = case.evidence.history.end
+        limit = _LIMITS.get(end.reason) if end else None
+        first = f"raise {limit}, which ended the run, and " if limit else ""
+        words = f"{first}continue to the end of the schedule, step {case.schedule.total_steps:,}."
+        return words[0].upper() + words[1:]
     return (
         f"Continue: raise training.steps to {case.more_steps}, or whichever limit ended the run, "
         "and run the same command again."

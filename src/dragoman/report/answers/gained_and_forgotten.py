@@ -32,8 +32,7 @@ def _gained(found: Adaptation) -> Answer:
         )
     elif enough.step < last.step:
         stop = (
-            f"After step {enough.step:,} there was no further significant gain: the run could have "
-            "stopped there."
+            f"By step {enough.step:,} BLEU was as good as that, within the error of the comparison."
         )
         advice = f"Use the checkpoint of step {best.step:,}, which is kept as the best."
     else:
@@ -66,7 +65,7 @@ def _forgotten(found: Adaptation) -> Answer:
         return unknown(
             "forgotten",
             _FORGOTTEN,
-            "The validation sets of the parent run were not evaluated.",
+            "No validation set of the parent run's own text was kept apart from the new ones.",
             "Prepare the corpus with vocabulary.from_run, which keeps them, and start a new run.",
         )
     worst = min(at_best, key=lambda one: one.gain)

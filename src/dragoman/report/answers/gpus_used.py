@@ -101,7 +101,11 @@ def _arithmetic(case: _Case) -> str:
 
 def _words_without_gpu(case: _Case) -> str:
     percent, peak = case.findings.gpus.cpu_percent, _arithmetic(case)
-    busy = f"; the CPUs were {percent:.0f}% busy" if percent is not None else ""
+    busy = (
+        f"; the CPUs were {percent:.0f}% busy, other programs included"
+        if percent is not None
+        else ""
+    )
     return f"The run used no GPU{busy}." + (f" It reached {peak}." if peak else "")
 
 

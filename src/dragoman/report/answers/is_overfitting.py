@@ -67,6 +67,9 @@ def overfitting(evidence: Evidence, findings: Findings) -> Answer:
         return unknown("overfitting", _QUESTION, HISTORY_IS_LOST)
 
     def by_one_set(learning: Learning) -> Answer:
+        if learning.convergence.reason == "no better than guessing":
+            words = "The model was never better than guessing: it has learned nothing to overfit."
+            return unknown("overfitting", _QUESTION, words)
         case = _Case(evidence, learning.overfitting, findings.schedule)
         facts = facts_of(case.found)
         return ROWS[case.found.reason].answer("overfitting", _QUESTION, facts, case)

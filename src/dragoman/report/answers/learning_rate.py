@@ -11,6 +11,7 @@ from dragoman.report.answers.answer import Answer, Row
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
 from dragoman.report.findings.followed_schedule import LearningRate, LearningRateReason, LoggedRate
+from dragoman.wording import plural
 
 _QUESTION = "What did the learning rate do?"
 
@@ -40,7 +41,7 @@ class _Case:
     @property
     def rise(self) -> str:
         step, peak = self.schedule.peak_step, self.schedule.peak
-        return f"It rises for {step:,} steps to its peak of {peak:.3g}"
+        return f"It rises for {plural(step, 'step')} to its peak of {peak:.3g}"
 
     @property
     def rise_and_now(self) -> str:

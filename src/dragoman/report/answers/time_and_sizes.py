@@ -56,7 +56,8 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
     if tokens:
         passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
-        words += f" It read {in_count(tokens)} target tokens{passes}, {in_count(rate)} a second."
+        words += f" It read {in_count(tokens)} target tokens{passes}, "
+        words += f"{in_count(rate)} a second of training."
     return Answer(
         id="duration",
         question=question,
@@ -249,7 +250,8 @@ def checkpoint_size(evidence: Evidence, findings: Findings) -> Answer:
     for label, item in (("loss", best_loss), ("BLEU", best_bleu)):
         if item is not None:
             words += f", the one with the best {label} (step {item.step:,}) {in_bytes(item.bytes)}"
-    words += f"; {kept} take {in_bytes(total)}."
+    verb = "takes" if len(index.checkpoints) == 1 else "take"
+    words += f"; {kept} {verb} {in_bytes(total)}."
     if blocking is not None:
         words += f" Each save paused training for {in_time(blocking)}."
     return Answer(

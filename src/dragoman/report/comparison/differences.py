@@ -14,6 +14,8 @@ from dragoman.report.findings.analysis import Findings
 from dragoman.thresholds import MEANINGFUL_BLEU_GAIN, SAME_SPEED
 from dragoman.wording import in_count, in_time
 
+_OF_ITS_TEXT = "checksums of its text"
+
 
 @dataclass(frozen=True)
 class Side:
@@ -35,6 +37,8 @@ def differing(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[A
 def shown(value: Any) -> str:
     """A setting as a reader would write it."""
     if value is None:
+        return "not set"
+    if value == "":
         return "not set"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -111,6 +115,7 @@ def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
             }
         ]
     goal = min(best)
+    has_head_start = is_child_of(second, first) or is_child_of(first, second)
     return [
         _fact(
             "best_bleu",
@@ -128,16 +133,35 @@ def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
                 f"{in_time(one)} in {labels[0]} and {in_time(other)} in {labels[1]}: "
                 f"{_times_as_fast(labels[1], one / other)}."
             ),
-        ),
+        )
+        if not has_head_start
+        else None,
     ]
 
 
+def is_child_of(child: Side, parent: Side) -> bool:
+    """Whether a run started from the weights of the other."""
+    recorded = child.evidence.provenance.parent
+    return recorded is not None and recorded.run == parent.evidence.name
+
+
 def _loss_fact(first: Side, second: Side) -> dict[str, Any] | None:
-    """That losses do not compare, if they do not."""
+    """The lowest eval losses of the same text, or why they do not compare."""
     ways = [way_of_counting_loss(side.evidence) for side in (first, second)]
     differences = differing(*ways)
     if not differences:
-        return None
+        scored = [way_of_scoring(side.evidence) for side in (first, second)]
+        if any(scored[0][name] != scored[1][name] for name in ("set", _OF_ITS_TEXT)):
+            return None
+        series = [side.evidence.evaluations for side in (first, second)]
+        return _fact(
+            "best_loss",
+            [np.nan if one is None else one.lowest_loss for one in series],
+            lambda one, other: (
+                f"The lowest eval loss is {one:.3f} in {first.label} and {other:.3f} in "
+                f"{second.label}: {other - one:+.3f}."
+            ),
+        )
     return {
         "id": "losses_not_comparable",
         "first": ways[0],
@@ -160,7 +184,7 @@ def way_of_scoring(evidence: Evidence) -> dict[str, Any]:
     sums = _checksums(evidence, [f"validation.{name}.{side}.txt" for side in SIDES])
     return {
         "set": name,
-        "checksums of its text": sums,
+        _OF_ITS_TEXT: sums,
         "signature": series.signature if series is not None else None,
         "evaluation.beam": evidence.setting("evaluation", "beam"),
         "evaluation.bleu_pairs": evidence.setting("evaluation", "bleu_pairs"),
@@ -194,13 +218,16 @@ def _fact(
 
 
 def _better_by(bleu: float) -> str:
-    matters = "" if abs(bleu) >= MEANINGFUL_BLEU_GAIN.value else ", no meaningful difference"
+    least = MEANINGFUL_BLEU_GAIN.value
+    matters = "" if abs(bleu) >= least else f", less than the {least:g} that count as a gain"
     return f"{bleu:+.2f}{matters}"
 
 
 def _times_as_fast(label: str, ratio: float) -> str:
     if abs(ratio - 1) < SAME_SPEED.value:
         return "no difference that matters"
+    if ratio < 1:
+        return f"{label} takes {1 / ratio:.2f} times as long"
     return f"{label} is {ratio:.2f} times as fast"
 
 

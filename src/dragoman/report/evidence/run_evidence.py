@@ -297,9 +297,11 @@ def _course_of_events(history: History) -> list[str]:
         steps = ", ".join(f"{one.step:,}" for one in again[:_MOST_NAMED])
         more = " …" if len(again) > _MOST_NAMED else ""
         where = "from step" if len(again) == 1 else "from steps"
-        vain = f"{plural(len(history.lost), 'step')} had to be repeated and count as time only"
+        verb = "counts" if len(history.lost) == 1 else "count"
+        vain = f"{plural(len(history.lost), 'step')} had to be repeated and {verb} as time only"
+        times = {1: "once", 2: "twice"}.get(len(again), f"{len(again):,} times")
         notices.append(
-            f"The run was resumed {plural(len(again), 'time')} ({where} {steps}{more}); "
+            f"The run was resumed {times} ({where} {steps}{more}); "
             f"{vain if len(history.lost) else 'nothing was lost'}"
         )
     own, all_steps = len(history.latest_steps), len(history.train)

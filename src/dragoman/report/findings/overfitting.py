@@ -92,7 +92,7 @@ def judge_overfitting(evaluations: Evaluations | None, ahead: Outlook) -> Overfi
     probability = NAN if found is None else found.rise_probability(OVERFITTING_RISE.value)
     sample_rises = bleu_rises = NAN
     if rise.is_beyond_noise or probability >= UNLIKELY.value:
-        seen = forecast_of(step, sample, MEANINGFUL["loss"], 0.0, None)
+        seen = forecast_of(step, sample, "loss", None)
         sample_rises = _changed(seen, step[turn], OVERFITTING_RISE.value)
         bleu_rises = 1 - _changed(ahead.bleu, step[turn], -MEANINGFUL["BLEU"])
     reason = _reason(

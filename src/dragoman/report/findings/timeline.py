@@ -1,5 +1,6 @@
 """Where the wall time of a run went, and when it did something other than training."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -66,11 +67,12 @@ def split_duration(history: History) -> Duration:
             recovery += before + first_step - attempt.time
         else:
             paused += before
-            set_up += first_step - attempt.time
+            # The weights that a run starts from are evaluated before its first step.
+            set_up += first_step - attempt.time - _evaluated(history, attempt.time, first_step)
     parts: dict[Part, float] = {
         # Steps that count.
         "training": float(np.nansum(history.train.seconds)),
-        "evaluation": sum(float(np.nansum(series.seconds)) for series in history.evaluations),
+        "evaluation": _evaluated(history, -math.inf, math.inf),
         # Training stood still; writing in the background is free.
         "checkpoints": sum(write.event.seconds_blocking for write in history.checkpoints),
         # Steps that were repeated, and the way from a fault to the next step.
@@ -81,6 +83,12 @@ def split_duration(history: History) -> Duration:
     parts["waiting"] = max(0.0, rest)
     unexplained = sum(end - begin for begin, end in history.gaps)
     return Duration(wall, parts, lost_steps, set_up, paused, unexplained, max(0.0, -rest))
+
+
+def _evaluated(history: History, begin: float, end: float) -> float:
+    """Seconds of the evaluations that ended in this time, of all sets and steps."""
+    seconds = [one.event.seconds for one in history.all_evaluations if begin <= one.time <= end]
+    return float(np.nansum(seconds))
 
 
 def _first_steps(history: History) -> list[float]:
@@ -98,10 +106,9 @@ def evaluation_intervals(history: History) -> list[Interval]:
     """When the run evaluated; the sets of one evaluation follow each other."""
     spent: dict[float, float] = {}
     ended: dict[float, float] = {}
-    for series in history.evaluations:
-        for step, time, seconds in zip(series.step, series.time, series.seconds, strict=True):
-            spent[step] = spent.get(step, 0.0) + float(np.nan_to_num(seconds))
-            ended[step] = max(ended.get(step, time), time)
+    for one in history.all_evaluations:
+        spent[one.step] = spent.get(one.step, 0.0) + float(np.nan_to_num(one.event.seconds))
+        ended[one.step] = max(ended.get(one.step, one.time), one.time)
     return [(float(ended[step] - spent[step]), float(ended[step])) for step in spent]
 
 

@@ -1,5 +1,6 @@
 """A run as the live page shows it: answers anew now and then, the rest line by line."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -74,7 +75,9 @@ class RunState:
     def _forget(self) -> None:
         """Begin anew, before everything is read again."""
         self._train: list[tuple[float, float]] = []  # Steps and losses, thinned out.
+        # Seconds, step and target tokens.
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=RECENT_STEPS)
+        self._ends_at = math.inf  # When training.hours will be over.
         self._evaluations: dict[int, dict[str, Any]] = {}
         self._events: list[dict[str, Any]] = []
         self._lost: set[str] = set()  # Machines that have not come back.
@@ -125,13 +128,13 @@ class RunState:
         history = evidence.history
         curve = envelope(history.train.step, history.train.loss, MOST_POINTS)
         self._train = list(zip(curve.x.tolist(), curve.mean.tolist(), strict=True))
-        for at, step, tokens in zip(
-            history.train.time[-RECENT_STEPS:].tolist(),
+        for seconds, step, tokens in zip(
+            history.train.seconds[-RECENT_STEPS:].tolist(),
             history.train.step[-RECENT_STEPS:].tolist(),
             history.train.target_tokens[-RECENT_STEPS:].tolist(),
             strict=True,
         ):
-            self._recent.append((at, int(step), tokens))
+            self._recent.append((seconds, int(step), tokens))
         series = evidence.evaluations
         if series is not None:
             rows = zip(
@@ -143,6 +146,9 @@ class RunState:
             )
             for step, loss, sample, bleu in rows:
                 self._evaluations[int(step)] = {"loss": loss, "sample": sample, "bleu": bleu}
+        hours, duration = evidence.setting("training", "hours"), findings.duration
+        if isinstance(hours, (int, float)):
+            self._ends_at = history.last_time + 3600 * hours - (duration.wall - duration.paused)
         self._outlook = {
             name: _ahead(found.path_steps, sign * found.path, found.last_step)
             for name, sign, found in (
@@ -177,7 +183,7 @@ class RunState:
             self._last_time = max(self._last_time, at)
             match logged.event:
                 case TrainStep() as event:
-                    self._note_step(logged.step, at, event)
+                    self._note_step(logged.step, event)
                 case Evaluation() as event:
                     self._note_evaluation(logged.step, event)
                 case Beginning() | MachineChange() | CheckpointFailed() | End() as event:
@@ -192,8 +198,8 @@ class RunState:
                     self._machines[path.stem] = MachineNow(path)
                 self._machines[path.stem].read()
 
-    def _note_step(self, step: int, at: float, event: TrainStep) -> None:
-        self._recent.append((at, step, event.target_tokens))
+    def _note_step(self, step: int, event: TrainStep) -> None:
+        self._recent.append((event.seconds, step, event.target_tokens))
         if np.isfinite(event.loss):
             self._train.append((float(step), event.loss))
         if len(self._train) > 2 * MOST_POINTS:
@@ -297,19 +303,21 @@ class RunState:
         return now - max([self._last_time, *(one.time for one in self._machines.values())])
 
     def _speed(self, now: float) -> dict[str, Any]:
-        """Step, tokens a second and time left, by the wall time of recent steps."""
+        """Step, tokens a second while training, and time left without evaluations."""
         if not self._recent:
             return {"step": max(self._evaluations, default=0)}
-        (begin, first, _), (end, last, _) = self._recent[0], self._recent[-1]
+        last = self._recent[-1][1]
         total = self._evidence.setting("training", "steps") if self._evidence else None
         speed: dict[str, Any] = {"step": last, "total": total}
-        if end > begin and last > first:
-            tokens = sum(one[2] for one in list(self._recent)[1:])
-            speed["tokens_per_second"] = f"{tokens / (end - begin):,.0f}"
-            speed["seconds_per_step"] = in_time((end - begin) / (last - first))
+        timed = [(seconds, tokens) for seconds, _, tokens in self._recent if seconds > 0]
+        spent = sum(seconds for seconds, _ in timed)
+        if timed:
+            speed["tokens_per_second"] = f"{sum(tokens for _, tokens in timed) / spent:,.0f}"
+            speed["seconds_per_step"] = in_time(spent / len(timed))
+            of_steps = (total - last) * spent / len(timed) if isinstance(total, int) else math.inf
+            left = min(of_steps, self._ends_at - now)
             is_going = self._end is None and self._seconds_silent(now) <= SILENCE.value
-            if isinstance(total, int) and is_going:
-                left = (total - last) * (end - begin) / (last - first)
+            if is_going and math.isfinite(left):
                 speed["left"] = in_time(max(0.0, left))
         return speed
 
