@@ -63,7 +63,7 @@ def test_the_demo_leaves_text_of_others_alone(
     ("words", "problem"),
     [
         (["trian"], "unknown command 'trian'; did you mean train?"),
-        (["train"], "the following arguments are required: CONFIG\n"),
+        (["train"], "dragoman: the following arguments are required: CONFIG; see dragoman train"),
         (["train", "a.toml", "--hosts", ""], "argument --hosts: it is empty"),
         (["train", "a.toml", "--run", " "], "argument --run/--name: it is empty"),
         (["report", ""], "argument RUN: it is empty"),

@@ -5,7 +5,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 from dragoman import __version__
 from dragoman.config import COMPRESSIONS, Library, Quantization
@@ -230,8 +230,16 @@ def _add_report_verbs(verbs: "Verbs") -> None:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with a word about the command's own help."""
+        self.exit(2, f"dragoman: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="dragoman",
         description="Train translation models across machines and get an honest report on the run.",
         epilog=EXIT_CODES,

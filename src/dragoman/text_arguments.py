@@ -134,7 +134,7 @@ def refuse_ignored(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is not None:
             option = f"--{name.replace('_', '-')}"
             how = "beam search: remove --sample" if arguments.sample else "sampling: add --sample"
-            raise UserError(f"{option} is an option of {how}")
+            raise UserError(f"{option} only works with {how}")
 
 
 def read_parts(arguments: argparse.Namespace) -> "PartsRequest | None":
@@ -145,7 +145,7 @@ def read_parts(arguments: argparse.Namespace) -> "PartsRequest | None":
         for name in ("part_lines", "workers", "hosts"):
             if getattr(arguments, name) is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise UserError(f"{option} is an option of --input and --output")
+                raise UserError(f"{option} needs --input and --output")
         return None
     if arguments.part_lines is not None and arguments.part_lines < 1:
         raise UserError(f"--part-lines {arguments.part_lines}: must be at least 1")
@@ -213,7 +213,7 @@ def _refuse_options_of_the_other_way(arguments: argparse.Namespace) -> None:
         refused |= dict.fromkeys(("n_best", "by"), "--reference")
     for name, of in refused.items():
         if getattr(arguments, name) is not None:
-            raise UserError(f"--{name.replace('_', '-')} is an option of {of}")
+            raise UserError(f"--{name.replace('_', '-')} only works with {of}")
     if arguments.n_best is not None and arguments.n_best < 2:
         raise UserError(f"--n-best {arguments.n_best}: must be at least 2, to choose from")
 

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore
 from dragoman.child_process import AGENT_VARIABLE
 from dragoman.cluster.control_store import ADDRESS_VARIABLE
 from dragoman.cluster.failures import describe_error
-from dragoman.cluster.processes import check_reachable, refuse_namesakes
+from dragoman.cluster.processes import check_reachable, refuse_namesakes, refuse_twins
 from dragoman.cluster.signed_store import SignedStore
 from dragoman.errors import Unreachable, UserError
 from support import PATIENCE, wait_until
@@ -122,3 +122,9 @@ def test_machines_with_one_name_are_refused() -> None:
         refuse_namesakes([box, other, ["box", "boot 1", "10.0.0.3"]])
     with pytest.raises(UserError, match="the host name box, worker 0 and worker 1; give"):
         refuse_namesakes([["box", "boot 1", ""], ["box", "boot 2", ""]])
+
+
+def test_a_machine_of_two_names_is_named_once() -> None:
+    refuse_twins([["box", 0], ["box", 1], ["other", 0]])
+    with pytest.raises(UserError, match="names the machine box twice: name it once, as HOST:3"):
+        refuse_twins([["box", 0], ["box", 1], ["other", 0], ["box", 0]])

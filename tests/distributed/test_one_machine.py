@@ -271,7 +271,7 @@ def test_what_a_stranger_writes_to_the_rendezvous_is_not_unpacked(
         (["--hosts", "a:x"], "'a:x' is not HOST or HOST:WORKERS"),
         (["--hosts", "me@a:2"], "write only a, and put `User me` for it into ~/.ssh/config"),
         (["--hosts", "a,a"], "list each host only once"),
-        (["--hosts", "no-such-host.invalid"], "no-such-host.invalid: no route to it"),
+        (["--hosts", "no-such-host.invalid"], "cannot resolve this name; add it to /etc/hosts"),
         (["--hosts", "192.0.2.1", "distributed.interface=lo"], "'lo' has no route to 192.0.2.1"),
         (["--workers", "2", "distributed.min_workers=3"], "but there are only 2 workers"),
         (["--workers", "2", "distributed.interface=eth77"], "eth77': .* has no such interface"),

@@ -220,13 +220,14 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
     ("options", "line"),
     [
         (["--input", "text"], "--input and --output must be given together"),
-        (["--part-lines", "5"], "--part-lines is an option of --input and --output"),
-        (["--workers", "2"], "--workers is an option of --input and --output"),
-        (["--hosts", "a,b"], "--hosts is an option of --input and --output"),
+        (["--part-lines", "5"], "--part-lines needs --input and --output"),
+        (["--workers", "2"], "--workers needs --input and --output"),
+        (["--hosts", "a,b"], "--hosts needs --input and --output"),
         (["--input", "gone", "--output", "out", "--workers", "0"], "--workers 0: must be at least"),
         (["--input", "gone", "--output", "out"], "--input gone: no such file"),
         (["--input", "/", "--output", "out"], "--input / is a folder, not a file"),
-        (["--input", __file__, "--output", __file__], "is a file, or lies in one: name a folder"),
+        (["--input", __file__, "--output", f"{__file__}/parts"], f"{__file__} is a file; name a"),
+        (["--input", "/dev/null", "--output", "parts"], "/dev/null is a pipe or a device, but"),
         (["--input", "gone", "--output", "out", "--part-lines", "0"], "must be at least 1"),
     ],
 )

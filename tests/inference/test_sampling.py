@@ -132,9 +132,9 @@ def test_from_the_command_line(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--top-k", "5"], "--top-k is an option of sampling: add --sample"),
-        (["--seed", "5"], "--seed is an option of sampling: add --sample"),
-        (["--sample", "--beam", "4"], "--beam is an option of beam search: remove --sample"),
+        (["--top-k", "5"], "--top-k only works with sampling: add --sample"),
+        (["--seed", "5"], "--seed only works with sampling: add --sample"),
+        (["--sample", "--beam", "4"], "--beam only works with beam search: remove --sample"),
         (["--sample", "--top-k", "0"], "--top-k 0: must be at least 1"),
         (["--sample", "--temperature", "0"], "--temperature 0: must be at least 0.01"),
         (["--sample", "--temperature", "nan"], "--temperature nan: must be at least 0.01"),

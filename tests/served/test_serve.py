@@ -16,6 +16,7 @@ import torch
 from libretranslatepy import LibreTranslateAPI
 
 from dragoman.cli import main
+from dragoman.errors import UserError
 from dragoman.inference.decoder import TrainedChoice
 from dragoman.inference.load import load_trained
 from dragoman.runs.folder import RunFolder
@@ -120,8 +121,10 @@ def test_senseless_requests_are_one_line(
             ([spelling_run, "--allow-origin", "foo"], "--allow-origin foo: give * or an origin"),
             (
                 [spelling_run, "--source", "de", "--target", "de"],
-                "--source de and --target are the same",
+                "--source and --target would make it a model from de to de; it was trained from",
             ),
+            ([spelling_run, "--source", ""], "--source : give a language's code, such as de"),
+            ([spelling_run, "--target", "../x"], "--target ../x: give a language's code"),
             ([spelling_run, "--max-waiting", "0"], "--max-waiting 0: must be at least 1"),
             ([spelling_run, "--timeout-seconds", "nan"], "--timeout-seconds nan: must be"),
             ([spelling_run, "--beam", "0"], "--beam 0: must be at least 1"),
@@ -154,7 +157,6 @@ def test_the_direction_announced_for_a_tag_is_told(
     monkeypatch.setattr("dragoman.serve.models._load", lambda _: model("en", "de"))
     for tag, languages, direction, told in (
         ("<2en>", (None, None), "en-de", "--tag <2en>: announced as en to de; if the tag stands "),
-        ("<2en>", ("de", None), "de-de", "--tag <2en>: announced as de to de; if the tag stands "),
         ("<2en>", ("de", "en"), "de-en", ""),
         (None, (None, None), "en-de", ""),
     ):
@@ -162,6 +164,8 @@ def test_the_direction_announced_for_a_tag_is_told(
         assert [str(one) for one in served] == [direction]
         errors = capsys.readouterr().err
         assert (told in errors, errors.count("\n")) == (True, 1 if told else 0), errors
+    with pytest.raises(UserError, match="from de to de; it was trained from en to de"):
+        load_models(["both-ways"], TrainedChoice("", tag="<2en>"), "de", None)
 
 
 def test_comments_are_no_part_of_a_key(tmp_path: Path) -> None:

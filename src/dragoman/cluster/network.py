@@ -32,6 +32,11 @@ def route_to(host: str, interface: str = "") -> Route:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
             address = probe.getsockname()[0]
+    except socket.gaierror:
+        raise UserError(
+            f"{host}: {_here()} cannot resolve this name; add it to /etc/hosts or DNS, or give its "
+            "address"
+        ) from None
     except OSError as error:
         raise UserError(f"{host}: no route to it from {_here()}: {error}") from None
     if _is_here(host):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from dragoman.child_process import PARENT, die_with_parent
+from dragoman.child_process import PARENT, die_with_parent, is_launched
 from dragoman.cluster.control_store import (
     ADDRESS_VARIABLE,
     ATTEMPT_VARIABLE,
@@ -167,6 +167,8 @@ def join_workers(settings: DistributedSettings) -> Workers:
     workers = Workers(world.rank, world.count, device)
     places = workers.gather_json([host_name(), _boot(), os.environ.get(ADDRESS_VARIABLE, "")])
     refuse_namesakes(places)
+    if is_launched():
+        refuse_twins(workers.gather_json([host_name(), world.local_rank]))
     return replace(workers, hosts=tuple(name for name, *_ in places))
 
 
@@ -186,6 +188,19 @@ def refuse_namesakes(places: Sequence[Sequence[str]]) -> None:
             raise UserError(
                 f"two machines have the host name {name}, {one} and {other}; give each its own "
                 "(hostnamectl set-hostname)"
+            )
+
+
+def refuse_twins(places: Sequence[Sequence[Any]]) -> None:
+    """Refuse a machine that `--hosts` names twice, by its name and its address perhaps.
+
+    A worker's place is the name of its machine, and its rank among those of its agent.
+    """
+    for place in places:
+        if places.count(place) > 1:
+            count = sum(name == place[0] for name, _ in places)
+            raise UserError(
+                f"--hosts names the machine {place[0]} twice: name it once, as HOST:{count}"
             )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import shorten
 from typing import assert_never
 
 import sentencepiece
@@ -65,7 +66,7 @@ def export_run(run: RunFolder, request: ExportRequest, verdicts: Sequence[Verdic
             exported = _exported_translate(trained, info.library, folder, chosen.tag)
             parity = compare(trained, exported, chosen)
             if info.quantization == "float32":
-                _refuse_disparity(parity)
+                _refuse_disparity(parity, request.library)
         write_card(folder / CARD, run, trained, info, parity, verdicts)
         if info.library == "argos":
             pack(folder, info)
@@ -131,15 +132,26 @@ def _exported_translate(
     return with_tag(load_exported(folder).translator, tag).translate
 
 
-def _refuse_disparity(parity: Parity) -> None:
+LONGEST_SHOWN = 200  # Characters of a sentence that differs.
+
+
+def _refuse_disparity(parity: Parity, library: Library) -> None:
     if parity.share >= LEAST_IDENTICAL:
         return
-    source, own, exported = parity.differing[0]
+    source, own, exported = (
+        shorten(text, LONGEST_SHOWN, placeholder=" …") for text in parity.differing[0]
+    )
+    cause = ""
+    if library == "transformers":
+        cause = (
+            "\nA model that repeats itself until it is cut off differs like this, because "
+            "Transformers has one limit for all sentences: train it longer, or "
+        )
     raise SystemFault(
         f"the exported model gives the same best translation for only {parity.share:.1%} of "
         f"{parity.pairs:,} pairs, but {LEAST_IDENTICAL:.0%} are required: nothing was "
-        f"written\nfor example: {source}\n  Dragoman: {own}\n  exported: {exported}\nuse "
-        "--no-check to export it anyway"
+        f"written\nfor example: {source}\n  Dragoman: {own}\n  exported: {exported}"
+        f"{cause or chr(10)}use --no-check to export it anyway"
     )
 
 

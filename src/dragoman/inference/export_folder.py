@@ -110,14 +110,15 @@ def new_export(output: Path) -> Iterator[Path]:
     """Yield a folder to write to; it takes its place, whole, if nothing goes wrong."""
     refuse_foreign(output)
     aside = output.with_name(f".{output.name}.new")
-    aside.mkdir(parents=True, exist_ok=True)
-    with exclusive(aside, "exporting"), _naming(output, aside):
-        try:
-            _clear(aside)
-            yield aside
-            _put_in_place(aside, output)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+    with _naming(output, aside):
+        aside.mkdir(parents=True, exist_ok=True)
+        with exclusive(aside, "exporting"):
+            try:
+                _clear(aside)
+                yield aside
+                _put_in_place(aside, output)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

@@ -85,6 +85,11 @@ def refuse_no_file(option: str, path: Path) -> None:
     """Refuse what cannot be read, by the option that names it."""
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder, not a file")
+    if path.exists() and not path.is_file():
+        raise UserError(
+            f"{option} {path} is a pipe or a device, but it is read more than once: write the text "
+            "to a file first"
+        )
     if not path.is_file():
         raise UserError(f"{option} {path}: no such file")
 
@@ -94,7 +99,8 @@ def make_output_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise UserError(f"--output {folder} is a file, or lies in one: name a folder") from None
+        file = next(path for path in (folder, *folder.parents) if path.exists())
+        raise UserError(f"--output: {file} is a file; name a folder") from None
 
 
 def part_path(folder: Path, number: int) -> Path:

@@ -74,7 +74,8 @@ def find_evidence(name: str) -> RunFolder:
 
 
 def _find(name: str, is_one: Callable[[RunFolder], bool]) -> RunFolder:
-    places = (Path(name), Path("runs") / name)
+    # A plain name may be one under runs/.
+    places = (Path(name),) if "/" in name else (Path(name), Path("runs") / name)
     for path in places:
         if is_one(RunFolder(path)):
             return RunFolder(path)
@@ -88,6 +89,8 @@ def _find(name: str, is_one: Callable[[RunFolder], bool]) -> RunFolder:
             raise UserError(f"{path} {lacking(RunFolder(path))}")
     near = difflib.get_close_matches(name, [path.name for path in Path("runs").glob("*/")], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
+    if "/" in name:
+        raise UserError(f"{name}: no run found there")
     raise UserError(f"{name}: no run found there or at runs/{name}{hint}")
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from uvicorn import Server
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 PACKAGES = ("starlette", "uvicorn", "sentencex", "prometheus_client")
 # Beyond these uvicorn answers 503 by itself: connections cost memory and descriptors.
@@ -143,10 +144,9 @@ def _refuse_senseless(request: ServeRequest) -> None:
             raise UserError(
                 f"--allow-origin {origin}: give * or an origin such as https://example.org"
             )
-    if request.source is not None and request.source == request.target:
-        raise UserError(
-            f"--source {request.source} and --target are the same: nothing to translate"
-        )
+    for side, code in (("source", request.source), ("target", request.target)):
+        if code is not None and not LANGUAGE.fullmatch(code):
+            raise UserError(f"--{side} {code}: give a language's code, such as de or pt-BR")
 
 
 def read_keys(path: Path) -> frozenset[str]:

@@ -47,6 +47,12 @@ def load_models(
     for name in names:
         model = _load(replace(choice, run=name))
         direction = Direction(source or model.direction.source, target or model.direction.target)
+        if direction.source == direction.target and (source or target):
+            raise UserError(
+                f"{name}: --source and --target would make it a model from {direction.source} to "
+                f"{direction.target}; it was trained from {model.direction.source} to "
+                f"{model.direction.target}"
+            )
         if direction in models:
             raise UserError(
                 f"{name}: there is already a model from {direction.source} to "
