@@ -141,17 +141,17 @@ def _refuse_disparity(parity: Parity, library: Library) -> None:
     source, own, exported = (
         shorten(text, LONGEST_SHOWN, placeholder=" …") for text in parity.differing[0]
     )
-    cause = ""
+    advice = "use"
     if library == "transformers":
-        cause = (
-            "\nA model that repeats itself until it is cut off differs like this, because "
-            "Transformers has one limit for all sentences: train it longer, or "
+        advice = (
+            "a model that repeats itself until it is cut off differs like this, because "
+            "Transformers has one limit for all sentences: train it longer, or use"
         )
     raise SystemFault(
         f"the exported model gives the same best translation for only {parity.share:.1%} of "
         f"{parity.pairs:,} pairs, but {LEAST_IDENTICAL:.0%} are required: nothing was "
-        f"written\nfor example: {source}\n  Dragoman: {own}\n  exported: {exported}"
-        f"{cause or chr(10)}use --no-check to export it anyway"
+        f"written\nfor example: {source}\n  Dragoman: {own}\n  exported: {exported}\n"
+        f"{advice} --no-check to export it anyway"
     )
 
 
