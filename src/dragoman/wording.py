@@ -61,7 +61,7 @@ def in_percent(share: float) -> str:
     percent = 100 * share
     if 0 < percent < 0.05:
         return "<0.1%"
-    if 99.5 <= percent < 100:
+    if 99.5 <= percent < 99.9999:  # Not what rounding alone keeps from being all.
         return f"{percent:.1f}%" if percent < 99.95 else ">99.9%"
     return f"{percent:.0f}%" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f}%"
 

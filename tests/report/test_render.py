@@ -49,6 +49,7 @@ def test_the_files_of_a_report(tmp_path: Path) -> None:
     assert details["state"] == "finished"
     assert details["missing"] == []
     assert "Nothing is missing" in page
+    assert "up to 4 workers" in page  # Of 8 rows a step.
 
 
 def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:

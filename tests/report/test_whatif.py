@@ -30,6 +30,7 @@ from dragoman.report.page.whatif_table import (
     text_table,
     whatif_command,
 )
+from dragoman.wording import in_percent
 from report.run_folders import PARAMETERS, START, RunFolder, calm_run, grown_run, pair_run
 from support import refusal
 
@@ -545,3 +546,12 @@ def test_bandwidths(text: str, bytes_per_second: float) -> None:
 def test_bad_bandwidths(text: str) -> None:
     with pytest.raises(UserError, match="bandwidth"):
         parse_bandwidth(text)
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.0003, "<0.1%"), (0.0953, "9.5%"), (0.9949, "99%"), (0.9953, "99.5%")]
+    + [(0.9997, ">99.9%"), (1 - 1e-12, "100%"), (1.0, "100%"), (1.25, "125%")],
+)
+def test_what_is_nearly_all_is_not_called_all(share: float, words: str) -> None:
+    assert in_percent(share) == words

@@ -82,6 +82,7 @@ def _page_values(
         "evidence_rows": {answer.id: flat_rows(plain(answer.evidence)) for answer in answers},
         "missing": evidence.missing,
         "predictions": prediction_cells(findings.predictions, evidence.history.train.last_step),
+        "most_workers": max((row.workers for row in findings.predictions), default=0),
         "trust": trust_words(findings, findings.predictions),
         "assumptions": assumptions_of(findings.calibration, findings.predictions)
         if findings.calibration
