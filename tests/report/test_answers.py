@@ -317,6 +317,21 @@ def test_what_cannot_change_on_resume_is_advised_for_a_new_run_only() -> None:
         assert may_change[name] or not re.search("resume|go on|same command", text, re.I), text
 
 
+def improving_run(path: Path, schedule: str, total: int) -> RunFolder:
+    """60 steps, getting better all the time, of so many that its schedule has."""
+    run = calm_run(path)
+    run.settings = (
+        f'[model]\npreset = "tiny"\n\n[schedule]\nkind = "{schedule}"\npeak = 1e-3\n'
+        f"warmup_steps = 10\nfinal_fraction = 0.5\n\n[training]\nsteps = {total}\n"
+    )
+    for line in run.lines:
+        if line["kind"] == "train":
+            line["learning_rate"] = 1e-3
+        if line["kind"] == "eval":
+            line["loss"], line["bleu"] = 5 - 0.4 * math.log(line["step"]), 5.0
+    return run
+
+
 @pytest.mark.parametrize(
     ("schedule", "total", "reason", "advice"),
     [
@@ -328,16 +343,22 @@ def test_what_cannot_change_on_resume_is_advised_for_a_new_run_only() -> None:
 def test_a_schedule_with_an_end_is_not_made_longer(
     tmp_path: Path, schedule: str, total: int, reason: str, advice: str
 ) -> None:
-    run = calm_run(tmp_path)
-    run.settings = (
-        f'[model]\npreset = "tiny"\n\n[schedule]\nkind = "{schedule}"\npeak = 1e-3\n'
-        f"warmup_steps = 10\nfinal_fraction = 0.5\n\n[training]\nsteps = {total}\n"
-    )
-    for line in run.lines:
-        if line["kind"] == "train":
-            line["learning_rate"] = 1e-3
-        if line["kind"] == "eval":
-            line["loss"], line["bleu"] = 5 - 0.4 * math.log(line["step"]), 5.0
-    answer = answers_of(run.write())["fully_trained"]
+    answer = answers_of(improving_run(tmp_path, schedule, total).write())["fully_trained"]
     assert answer["evidence"]["reason"] == reason
     assert advice in answer["next_step"]
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "advice"),
+    [
+        ("hours", "Raise training.hours, which ended the run, and continue to the end"),
+        ("gain_unlikely", "Lower training.stop_when_gain_unlikely, which ended the run, and"),
+        ("signal", "Continue to the end of the schedule, step 80"),
+    ],
+)
+def test_the_limit_that_ended_a_run_is_named(tmp_path: Path, ended_by: str, advice: str) -> None:
+    run = improving_run(tmp_path, "cosine", 80)
+    for line in run.lines:
+        if line["kind"] == "stop":
+            line["reason"] = ended_by
+    assert answers_of(run.write())["fully_trained"]["next_step"].startswith(advice)

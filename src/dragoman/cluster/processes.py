@@ -165,10 +165,12 @@ def join_workers(settings: DistributedSettings) -> Workers:
                 "machine and a free port"
             ) from None
     workers = Workers(world.rank, world.count, device)
-    places = workers.gather_json([host_name(), _boot(), os.environ.get(ADDRESS_VARIABLE, "")])
+    place = [host_name(), _boot(), os.environ.get(ADDRESS_VARIABLE, "")]
+    gathered = workers.gather_json([place, world.local_rank])
+    places = [place for place, _ in gathered]
     refuse_namesakes(places)
     if is_launched():
-        refuse_twins(workers.gather_json([host_name(), world.local_rank]))
+        refuse_twins([(name, local_rank) for (name, *_), local_rank in gathered])
     return replace(workers, hosts=tuple(name for name, *_ in places))
 
 

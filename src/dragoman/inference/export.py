@@ -32,6 +32,7 @@ from dragoman.inference.tags import tags_of, with_tag
 from dragoman.runs.folder import RunFolder
 
 LEAST_IDENTICAL = 0.99  # Of the best translations, in float32.
+LONGEST_SHOWN = 200  # Characters of a sentence that differs.
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,6 @@ def _exported_translate(
 
         return load_translator(folder, trained.translator.device).translate
     return with_tag(load_exported(folder).translator, tag).translate
-
-
-LONGEST_SHOWN = 200  # Characters of a sentence that differs.
 
 
 def _refuse_disparity(parity: Parity, library: Library) -> None:

@@ -36,11 +36,11 @@ from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED, 
 from dragoman.wording import in_count, in_percent, plural
 
 _QUESTION = "Is the model fully trained?"
-_LIMITS = {
-    "epochs": "training.epochs",
-    "hours": "training.hours",
-    "patience": "training.patience",
-    "gain_unlikely": "training.stop_when_gain_unlikely",
+_LOOSENED = {  # What lets a run go on that ended for a reason.
+    "epochs": "raise training.epochs",
+    "hours": "raise training.hours",
+    "patience": "raise training.patience",
+    "gain_unlikely": "lower training.stop_when_gain_unlikely",
 }
 _FINER_PRECISION = {"float16": ", or in bfloat16 or float32", "bfloat16": ", or in float32"}
 
@@ -146,8 +146,8 @@ def _go_on(case: _Case) -> str:
     if case.is_schedule_unfinished:
         assert case.schedule is not None
         end = case.evidence.history.end
-        limit = _LIMITS.get(end.reason) if end else None
-        first = f"raise {limit}, which ended the run, and " if limit else ""
+        loosened = _LOOSENED.get(end.reason) if end else None
+        first = f"{loosened}, which ended the run, and " if loosened else ""
         words = f"{first}continue to the end of the schedule, step {case.schedule.total_steps:,}."
         return words[0].upper() + words[1:]
     return (

@@ -36,9 +36,7 @@ def differing(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[A
 
 def shown(value: Any) -> str:
     """A setting as a reader would write it."""
-    if value is None:
-        return "not set"
-    if value == "":
+    if value is None or value == "":
         return "not set"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
