@@ -9,12 +9,15 @@ machine has 0.22 of one core, whether it trains or not.
 
 import argparse
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from demo_machines import demo_machines, set_links, shared_cores, train
 from dragoman.prediction.step_model import MeasuredRun, Scenario, predict
-from dragoman.report.findings.measured_run import load_calibration
+from dragoman.report.evidence import load_evidence
+from dragoman.report.findings.analysis import analyse
+from dragoman.report.findings.measured_run import demand_calibration
 from machines import Network
 from run_lines import lines_of
 
@@ -63,6 +66,11 @@ CASES = [
     Case(4, "100 Mb/s", BF16),
     Case(4, "100 Mb/s", LOCAL),
 ]
+
+
+def load_calibration(run: Path) -> MeasuredRun:
+    found = analyse(load_evidence(run, time.time())).calibration
+    return demand_calibration(run, found)
 
 
 def main() -> None:

@@ -47,6 +47,23 @@ def test_powersgd_is_refused_where_it_cannot_work(
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["local_steps=1", "compression=int8"], '"int8" needs local_steps of 2 or more'),
+        (["local_steps=4", "local_fragments=5"], "local_fragments = 5 is more than local_steps"),
+        (["local_steps=4", "local_delay=5"], "the next exchange would start before it arrives"),
+    ],
+)
+def test_local_steps_are_refused_where_they_cannot_work(
+    small_text: Path, overrides: list[str], problem: str
+) -> None:
+    given = ["sync=local", *overrides]
+    with pytest.raises(UserError) as caught:
+        load_config(small_text / "config.toml", [f"distributed.{one}" for one in given])
+    assert problem in str(caught.value)
+
+
 @pytest.mark.parametrize("setting", ["compression=int4", "local_steps=8", "local_delay=1"])
 def test_what_is_chosen_automatically_cannot_be_given(small_text: Path, setting: str) -> None:
     overrides = ["distributed.sync=auto", f"distributed.{setting}"]

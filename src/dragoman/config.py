@@ -408,7 +408,8 @@ class TrainingSettings:
     )
     hours: float | None = setting(
         None,
-        "Stop after this much wall time, summed over all attempts of the run.",
+        "Stop after this much wall time, summed over all attempts of the run; time of steps that "
+        "a crash lost does not count.",
         minimum=0,
         may_change=True,
     )

@@ -267,6 +267,11 @@ def _distributed_contradictions(
         for name in sorted(local | rates):
             if f"distributed.{name}" in given:
                 yield f'distributed.{name} needs sync = "local", but sync is "gradients"'
+    elif distributed.local_steps == 1 and distributed.compression in FEW_BITS:
+        yield (
+            f'distributed.compression = "{distributed.compression}" needs local_steps of 2 or '
+            "more: what rounding keeps back follows only with the next exchange"
+        )
     elif distributed.local_fragments > distributed.local_steps:
         yield (
             f"distributed.local_fragments = {distributed.local_fragments} is more than "

@@ -1,11 +1,10 @@
 import json
 import os
-import random
 import re
 import shutil
 import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from dragoman.corpus.store import PreparedCorpus
 from dragoman.errors import UserError
 from dragoman.training.parts import check_corpus_settings
 from support import (
+    PATIENCE,
     dragoman_command,
     number_pairs,
     refusal,
@@ -386,25 +386,47 @@ def test_full_disk_is_one_line_and_leaves_the_old_corpus(small_text: Path) -> No
         subprocess.run(["umount", disk], check=True)
 
 
+# Prepares with another seed, and is killed so many changes to the folder after the n-th renaming.
+# Python announces a change before it makes it.
+KILLED_PREPARATION = """
+import os, signal, sys
+from pathlib import Path
+from dragoman.config_file import load_config
+from dragoman.corpus.prepare import prepare
+
+path, seed, renamings, more = Path(sys.argv[1]), *map(int, sys.argv[2:])
+config = load_config(path, [f"corpus.seed={seed}"])
+renamed = since = 0
+
+def note(event, arguments):
+    global renamed, since
+    names = [str(one) for one in arguments if isinstance(one, (str, Path))]
+    if event.split(".")[0] not in ("open", "os", "shutil"):
+        return
+    if not any(name.startswith(config.corpus.folder) for name in names):
+        return
+    renamed, since = (renamed + 1, 0) if event == "os.rename" else (renamed, since + 1)
+    if (renamed, since) == (renamings, more):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(note)
+prepare(config, 1)
+"""
+
+
 @pytest.mark.slow
 def test_killed_at_any_moment_it_leaves_the_old_or_the_new_corpus(small_text: Path) -> None:
     seed_of = {prepared(small_text, f"corpus.seed={seed}").identity: seed for seed in (2, 1)}
-    folder = small_text / "prepared"
-    generator = random.Random(0)
-    killed = 0
-    for _ in range(6):
+    folder, found = small_text / "prepared", []
+    # The renamings: of the vocabulary, of the whole folder, and of the manifest.
+    for renamings, more in ((0, 9), (1, 0), (2, 0), (2, 1), (3, 0), (3, 1)):
         other_seed = 3 - seed_of[PreparedCorpus(folder).identity]
-        process = subprocess.Popen(
-            dragoman_command("prepare", small_text / "config.toml", "--processes", "1")
-            + [f"corpus.seed={other_seed}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        time.sleep(generator.uniform(0.1, 1.3))
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-        assert PreparedCorpus(folder).identity in seed_of
-    assert killed > 0
+        words = [small_text / "config.toml", other_seed, renamings, more]
+        command = [sys.executable, "-c", KILLED_PREPARATION, *map(str, words)]
+        process = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=PATIENCE)
+        assert process.returncode == -signal.SIGKILL
+        found.append(seed_of[PreparedCorpus(folder).identity] == other_seed)
+    assert found == [False] * 5 + [True]
     assert prepared(small_text, "corpus.seed=3").identity not in seed_of
     beside = {DROPPED, *INSPECTED}
     assert {path.name.split("-")[0] for path in folder.iterdir()} - beside == {

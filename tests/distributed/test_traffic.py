@@ -58,6 +58,8 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
     assert steps[-1]["loss"] < steps[0]["loss"] - 1
     (start,) = metrics(run, "start")
     assert sorted(set(start["hosts"])) == ["hostA", "hostB"]
+    senders = {one["hosts"][0]: one["address"] for one in metrics(run, "link")}
+    assert senders == {"hostA": "10.77.0.2", "hostB": "10.77.0.3"}
     (evaluation,) = metrics(run, "eval")
     assert evaluation["pairs"] == 500
     # Both machines hold the run: weights, history, scores.

@@ -20,7 +20,7 @@ if "RANK" in os.environ:
 
     calibration.MATRIX_SIZES["cpu"] = 64
     if SECONDS_OF_REST:
-        trainer.SECONDS_PER_LINK = 0.01
+        vars(trainer)["SECONDS_PER_LINK"] = 0.01
     fault_rank, fault_step, fault = os.environ.get("FAULT", "-1,0,none").split(",")
     queue_step = PlainStep.queue
 

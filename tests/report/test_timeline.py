@@ -70,6 +70,27 @@ def test_evaluations_of_what_a_run_starts_from_are_evaluations(tmp_path: Path) -
     assert intervals == pytest.approx([11, 11])
 
 
+def test_an_evaluation_that_a_restart_repeats_is_counted_once(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    run.clock += 3  # Set-up.
+    run.evaluate(0, loss=4.0, bleu=1.0, seconds=50.0)
+    run.train(1, seconds=2.0)
+    run.clock += 4  # From the fault to the restart.
+    run.begin("restart", 0, reason="a worker died")
+    run.clock += 3
+    run.evaluate(0, loss=4.0, bleu=1.0, seconds=50.0)
+    run.train(1, seconds=2.0, repeated=True)
+    history = read_history(run.write() / "metrics.jsonl", [])
+    found = split_duration(history)
+    assert found.parts["evaluation"] == pytest.approx(100)
+    assert found.parts["restarts"] == pytest.approx(2 + 4 + 3)
+    assert found.parts["waiting"] == pytest.approx(3)
+    assert found.overcounted == 0
+    first, second = evaluation_intervals(history)
+    assert second[0] - first[1] == pytest.approx(2 + 4 + 3)
+
+
 def test_an_attempt_begins_with_its_first_step_not_with_its_first_meeting(tmp_path: Path) -> None:
     run = local_run(tmp_path, rounds=2)
     run.clock += 30

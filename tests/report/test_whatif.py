@@ -9,6 +9,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.errors import UserError
 from dragoman.prediction.assumptions import assumptions_of
+from dragoman.prediction.network import compressed_share
 from dragoman.prediction.questions import usual_questions
 from dragoman.prediction.step_model import (
     GIGABIT,
@@ -21,7 +22,7 @@ from dragoman.prediction.step_model import (
 from dragoman.prediction.sync_choice import choose_local_steps
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
-from dragoman.report.findings.measured_run import describe_fit, load_calibration
+from dragoman.report.findings.measured_run import demand_calibration, describe_fit
 from dragoman.report.page.whatif_table import (
     WhatifOptions,
     parse_bandwidth,
@@ -35,6 +36,10 @@ from report.run_folders import PARAMETERS, START, RunFolder, calm_run, grown_run
 from support import refusal
 
 BASE = 4 * 60_880_896
+
+
+def load_calibration(run: Path) -> MeasuredRun:
+    return demand_calibration(run, analyse(load_evidence(run, START)).calibration)
 
 
 @pytest.fixture(autouse=True)
@@ -314,6 +319,29 @@ def test_calibration_of_a_run_with_local_steps(tmp_path: Path) -> None:
     every_step = predict(found, Scenario(local_steps=1))
     assert every_step.seconds_step == pytest.approx(1.0 - 0.1004 + 0.502)
     assert "an exchange every step" in dict(usual_questions(found))
+
+
+@pytest.mark.parametrize(
+    ("device", "compression", "beside_link"),
+    [("cuda", "int4", 2e-9), ("cpu", "int4", 15e-9), ("cpu", "bf16", 2.5e-9)],
+)
+def test_what_an_exchange_takes_beside_the_link_is_not_scaled_with_its_bits(
+    tmp_path: Path, device: str, compression: str, beside_link: float
+) -> None:
+    share = compressed_share(compression)  # type: ignore[arg-type]
+    on_link = 0.5 * share + 0.002
+    run = pair_run(tmp_path, exposed=0.0, all_reduce=on_link + beside_link * PARAMETERS)
+    assert run.settings is not None
+    run.settings += '\n[distributed]\nsync = "local"\nlocal_steps = 5\n'
+    for line in run.lines:
+        if line["kind"] == "start":
+            line["device"] = device
+        if line["kind"] == "calibration":
+            line |= {"bytes_per_step": share * 4 * PARAMETERS / 5, "compression": compression}
+    found = load_calibration(run.write())
+    assert found.seconds_overhead == pytest.approx(0, abs=1e-9)
+    every_step = Scenario(local_steps=1, local_fragments=1, compression="none")
+    assert every_step.apply_to(found).exchange_seconds == pytest.approx(0.502)
 
 
 def test_the_first_line_says_how_far_it_is_from_the_run(

@@ -174,7 +174,7 @@ def test_steps_before_the_first_checkpoint_are_void_after_a_kill(
 ) -> None:
     late = "checkpoints.every_steps=100"
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_learning_rate", lambda *_: float("inf"))
+        patch.setattr(trainer_module, "learning_rate", lambda *_: float("inf"))
         with pytest.raises(SystemFault):
             run(prepared, "run", late, "training.max_skipped_steps=3")
     run(prepared, "run", late, "training.steps=2")

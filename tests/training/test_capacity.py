@@ -1,11 +1,15 @@
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from dragoman.cluster.processes import Workers
 from dragoman.config_file import load_config
 from dragoman.training.capacity import full_rows, kind_of, largest_that_fits, rows_that_fit
+from dragoman.training.parts import choose_rows_per_device
 
 
 @pytest.mark.parametrize(
@@ -28,20 +32,31 @@ def test_trial_rows_have_no_padding() -> None:
     assert rows.target_segments.min() == 1
 
 
-def test_rows_that_fit_with_some_kernels_need_not_fit_with_others(
-    monkeypatch: pytest.MonkeyPatch, small_text: Path
+def test_rows_are_chosen_again_for_other_devices_kernels_and_shares(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu = SimpleNamespace(name="A GPU", total_memory=24 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-    fused, plain, balanced = (
-        load_config(small_text / "config.toml", [one])
-        for one in ("training.kernels=fused", "training.kernels=plain", "distributed.balance=true")
-    )
-    kinds = [kind_of(torch.device("cuda", 0), one) for one in (fused, plain, balanced)]
-    assert kinds == [
-        "A GPU, 24 GiB, fused kernels",
-        "A GPU, 24 GiB, plain kernels",
-        "A GPU, 24 GiB, auto kernels, balanced",
+    device = torch.device("cuda", 0)
+    kinds = [
+        kind_of(device, kernels, most)
+        for kernels, most in (("fused", 256), ("plain", 256), ("fused", 64))
     ]
-    # Micro-batches decide the last bit, which a resumed run keeps on a CPU.
-    assert kind_of(torch.device("cpu"), fused) == kind_of(torch.device("cpu"), balanced)
+    assert kinds[0] == "A GPU, 24 GiB, fused kernels, at most 256 rows"
+    assert len(set(kinds)) == 3
+    cpu = torch.device("cpu")
+    assert kind_of(cpu, "plain", 256) == kind_of(cpu, "plain", 64)
+
+
+def test_a_recorded_step_has_no_more_rows_than_its_worker(small_text: Path) -> None:
+    config = load_config(small_text / "config.toml", ["batches.rows_per_device=48"])
+    stream = SimpleNamespace(rows_per_step=64)
+
+    def chosen(kernels: str, workers: int, *, balance: bool = False) -> int:
+        parts: Any = SimpleNamespace(stream=stream, kernels=SimpleNamespace(kind=kernels))
+        asked = replace(config, distributed=replace(config.distributed, balance=balance))
+        return choose_rows_per_device(asked, parts, Workers(0, workers, torch.device("cpu")))
+
+    assert [chosen("fused", workers) for workers in (1, 2, 3, 4)] == [48, 32, 22, 16]
+    assert chosen("fused", 2, balance=True) == 4
+    assert [chosen("plain", workers) for workers in (1, 4)] == [48, 48]

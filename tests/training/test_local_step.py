@@ -20,6 +20,7 @@ from dragoman.training.step import PlainStep, StepResult
 from support import SMALL
 
 ALONE = Workers(0, 1, torch.device("cpu"))
+PAIR = Workers(0, 2, torch.device("cpu"), hosts=("a", "a"))
 
 
 class StepOfDevice(PlainStep):
@@ -84,6 +85,7 @@ def test_those_who_save_to_one_folder_do_not_wait_for_ever_for_each_other(
     monkeypatch.setattr("dragoman.training.local_step.distributed.new_group", new_group)
     step = make_parts(config, ALONE).step
     assert isinstance(step, LocalStep)
+    monkeypatch.setattr(step, "_workers", PAIR)
     step.go_on([0, 0], 0)
     assert limits == [timedelta(seconds=7)]
 
@@ -115,11 +117,35 @@ def test_what_is_under_way_does_not_change_when_workers_save_to_one_folder(
     monkeypatch.setattr("dragoman.training.local_step.distributed.new_group", new_group)
     monkeypatch.setattr("dragoman.training.local_step.distributed.all_reduce", all_reduce)
     monkeypatch.setattr(step._outer, "_exchange", SlowExchange())
+    monkeypatch.setattr(step, "_workers", PAIR)
     step.go_on([0, 0], 0)
     step._outer.after_step(1)
     step.share_own()
     assert calls[:2] == ["arrived", "averaged"]
     assert calls.count("arrived") == 1
+
+
+@pytest.mark.parametrize(("rank", "contribution"), [(0, 0.5), (1, 0.0), (2, 0.5)])
+def test_machines_that_save_to_one_folder_share_what_rounding_kept_back(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, rank: int, contribution: float
+) -> None:
+    local = ["distributed.sync=local", "distributed.compression=int2"]
+    config = load_config(prepared / "config.toml", [*SMALL, *local])
+    step = make_parts(config, ALONE).step
+    assert isinstance(step, LocalStep)
+    module = "dragoman.training.local_step.distributed"
+    monkeypatch.setattr(f"{module}.new_group", lambda *_, **__: "group")
+    # So that what is left is what this worker adds to the sum.
+    monkeypatch.setattr(f"{module}.all_reduce", lambda *_, **__: None)
+    three = Workers(rank, 3, torch.device("cpu"), hosts=("a", "a", "b"))
+    monkeypatch.setattr(step, "_workers", three)
+    for tensor in step.tensors().values():
+        tensor.fill_(1.0)
+    step.go_on([0, 0, 0], 0)
+    step.share_own()
+    for name, tensor in step.tensors().items():
+        expected = contribution if name.endswith(".error") else 1 / 3
+        assert torch.allclose(tensor, torch.full_like(tensor, expected)), name
 
 
 @pytest.mark.parametrize(("workers", "rate"), [(1, 1.0), (2, 2**0.5), (4, 2.0), (9, 2.0)])

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -257,9 +256,7 @@ def test_steps_without_finite_gradient_stop_the_run_before_harm(
 ) -> None:
     run(prepared, "run", "training.steps=4")
     monkeypatch.setattr(
-        trainer_module.Trainer,
-        "_learning_rate",
-        lambda self, step: float("inf") if step > 4 else 0.1,
+        trainer_module, "learning_rate", lambda step, *_: float("inf") if step > 4 else 0.1
     )
     with pytest.raises(
         SystemFault, match="no finite gradient for 3 consecutive steps, up to step 8"
@@ -278,13 +275,13 @@ def test_a_save_under_way_at_an_error_is_finished_and_written_down(
         time.sleep(0.5)
         return write_checkpoint(folder, checkpoint)
 
-    def learning_rate(_: Any, step: int) -> float:
+    def learning_rate(step: int, *_: object) -> float:
         if step > 8:
             raise ValueError("the disk of this worker is on fire")
         return 0.1
 
     monkeypatch.setattr(checkpoint_writer, "write_checkpoint", write_slowly)
-    monkeypatch.setattr(trainer_module.Trainer, "_learning_rate", learning_rate)
+    monkeypatch.setattr(trainer_module, "learning_rate", learning_rate)
     with pytest.raises(ValueError, match="on fire"):
         run(prepared, "run", "checkpoints.every_steps=8")
     (saved,) = metrics(prepared / "run", "checkpoint")
@@ -324,10 +321,11 @@ def disk_free(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def start_training(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+def start_training(folder: Path, *overrides: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         dragoman_command("train", folder / "config.toml", "--run", folder / "run")
         + [*SMALL, *overrides],
+        env={**os.environ, **variables},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -410,21 +408,35 @@ def test_a_folder_with_other_things_is_refused(
     assert "is not empty and is not a run" in errors
 
 
+# Ends a process somewhere in the steps after a chosen one, which take a while.
+KILLED_TRAINING = """
+import os, signal, threading, time
+from dragoman.training.step import PlainStep
+
+queue_step = PlainStep.queue
+step, seconds = os.environ["KILLED_AT"].split(",")
+
+def queue(self, batch, number, *rest):
+    if number == int(step):
+        threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGKILL)).start()
+    time.sleep(0.01)
+    return queue_step(self, batch, number, *rest)
+
+PlainStep.queue = queue
+"""
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_like_the_undisturbed_run(prepared: Path) -> None:
     """benchmarks/faults.py has a longer campaign."""
     settings = ["training.steps=120", "evaluation.every_steps=60"]
     run(prepared, "whole", *settings)
+    (prepared / "sitecustomize.py").write_text(KILLED_TRAINING)
     generator = random.Random(0)
-    last = 0
-    for _ in range(3):
-        process = start_training(prepared, *settings)
-        wait_until(partial(has_step, prepared / "run", last + 1))
-        time.sleep(generator.uniform(0, 0.05))
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        last = metrics(prepared / "run", "train")[-1]["step"]
-    assert last < 120, "all of them came before the end"
+    for step in (1, 35, 70):
+        moment = f"{step},{generator.uniform(0, 0.1)}"
+        process = start_training(prepared, *settings, PYTHONPATH=str(prepared), KILLED_AT=moment)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == -signal.SIGKILL, errors
     assert start_training(prepared, *settings).wait(timeout=PATIENCE) == 0
     assert_same_end(prepared / "whole", prepared / "run")

@@ -21,7 +21,7 @@ from dragoman.errors import UserError
 from dragoman.runs.provenance import describe_machine
 from dragoman.training.trial import trial_parts, try_steps
 
-SECONDS_PER_LINK = 0.5
+SECONDS_PER_LINK = 0.5  # Longer than before training: this is what a check is for.
 WAIT_SECONDS = 30.0
 
 

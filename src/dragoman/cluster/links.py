@@ -15,6 +15,7 @@ from dragoman.records import Link
 PING_PONGS = 10
 CHUNK_BYTES = 1 << 20
 MOST_CHUNKS = 1_024
+SECONDS_PER_LINK = 0.2  # Before training.
 
 
 def neighbours(workers: Workers) -> list[tuple[str, str]]:
@@ -68,9 +69,8 @@ def measure_links(
         # Hearing from all keeps rounds apart: two at a time would share an interface.
         everyone = workers.gather(mine)
         for pair in pairs_at_once:
-            sender, receiver = (first_worker[host] for host in pair)
-            interface, _, speed = routes[sender]
-            links[pair] = Link(pair, interface, routes[receiver][1], speed, *everyone[sender])
+            sender = first_worker[pair[0]]
+            links[pair] = Link(pair, *routes[sender], *everyone[sender])
     return [links[pair] for pair in pairs]
 
 

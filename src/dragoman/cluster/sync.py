@@ -17,12 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.cluster.device_timer import DeviceTimer
 from dragoman.cluster.processes import Workers
+from dragoman.cluster.wire_format import FLOAT16_LIFT
 from dragoman.config import POWERSGD_LEAST_GAIN, DistributedSettings
 
 Reduced = torch.futures.Future[Tensor]
 
-# float16 loses numbers under 6e-8; gradients of a mean loss are lifted well above that.
-FLOAT16_LIFT = 2.0**10
 # powersgd starts once the first, wildest gradients are past, as its authors advise.
 POWERSGD_FIRST_STEP = 10
 EVERYTHING_MEGABYTES = 1_000_000.0

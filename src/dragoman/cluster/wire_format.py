@@ -11,7 +11,7 @@ WireFormat = Literal["none", "bf16", "fp16", "int8", "int4", "int2"]
 ROUNDED: tuple[WireFormat, ...] = ("int8", "int4", "int2")  # What they lose is worth sending later.
 BLOCK = 512  # Elements that share one float32 scale: a few hundredths of the bytes.
 SCALE_BYTES = 4
-# float16 loses numbers under 6e-8; differences of weights are lifted well above that.
+# float16 loses numbers under 6e-8; what is sent is lifted well above that.
 FLOAT16_LIFT = 2.0**10
 HAS_KERNELS = importlib.util.find_spec("triton") is not None
 

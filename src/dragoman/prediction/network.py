@@ -50,6 +50,13 @@ def staging_seconds(parameters: float, device: str) -> float:
     return 0.0 if device == "cpu" else GPU_STAGING_SECONDS_PER_PARAMETER * parameters
 
 
+def seconds_beside_link(parameters: float, compression: Compression, device: str) -> float:
+    """What an exchange of local steps that is timed alone takes longer than the link."""
+    if device == "cpu":
+        return _packing_seconds(compression) * parameters
+    return staging_seconds(parameters, device)
+
+
 def _packing_seconds(compression: Compression) -> float:
     """Of one parameter on one core of a CPU."""
     match compression:

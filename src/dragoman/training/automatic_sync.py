@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from dragoman.cluster.links import measure_links, neighbours
+from dragoman.cluster.links import SECONDS_PER_LINK, measure_links, neighbours
 from dragoman.cluster.processes import Workers
 from dragoman.config import Config, DistributedSettings
 from dragoman.config_file import load_saved_config
@@ -12,7 +12,6 @@ from dragoman.prediction.sync_choice import SyncChoice, choose_sync, in_words
 from dragoman.runs.folder import RunFolder
 from dragoman.training.trial import trial_parts, try_steps
 
-SECONDS_PER_LINK = 0.2
 CHOSEN = ("sync", "compression", "local_steps", "local_fragments", "local_delay")
 
 

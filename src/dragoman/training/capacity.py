@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from dragoman.config import Config
 from dragoman.model.transformer import RowTensors
 
 # On a CPU more at once is not faster, only larger.
@@ -34,15 +33,13 @@ def rows_that_fit(
     return largest_that_fits(fits, most)
 
 
-def kind_of(device: torch.device, config: Config) -> str:
-    """Name and memory of a device, and its kernels: rows that fit on one fit on all of its kind."""
+def kind_of(device: torch.device, kernels: str, most: int) -> str:
+    """What decides how many rows of at most so many are best: the device and its kernels."""
     if device.type == "cpu":
-        return "cpu"
+        return "cpu"  # Micro-batches decide the last bit, which a resumed run keeps.
     properties = torch.cuda.get_device_properties(device)
-    kernels = f"{config.training.kernels} kernels"
-    if config.distributed.balance:
-        kernels += ", balanced"
-    return f"{properties.name}, {properties.total_memory >> 30} GiB, {kernels}"
+    memory = properties.total_memory >> 30
+    return f"{properties.name}, {memory} GiB, {kernels} kernels, at most {most} rows"
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:

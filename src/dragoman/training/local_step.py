@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch.distributed as distributed
@@ -22,6 +22,15 @@ from dragoman.training.step import StepResult, TrainingStep
 
 # The most that was tried, with four workers; more may be too much for a model.
 LARGEST_RATE = 2.0
+
+
+@dataclass(frozen=True)
+class _FolderMates:
+    """Those that save to one folder."""
+
+    group: distributed.ProcessGroup
+    workers: int
+    machines: int
 
 
 class LocalStep:
@@ -49,7 +58,7 @@ class LocalStep:
         self._seconds_waited = 0.0  # Since the last step was queued.
         self._waits: deque[float] = deque()  # Of the steps on their way.
         self._was_settled = True  # When it was saved.
-        self._folder_mates: object | None = None
+        self._folder_mates: _FolderMates | None = None
         self.synchronizes_at = self._outer.synchronizes_at
 
     def begin(self, rows_per_device: int) -> None:
@@ -65,7 +74,8 @@ class LocalStep:
             if len(ranks) > 1:
                 group = distributed.new_group(ranks, self._timeout, backend="gloo")
                 if self._workers.rank in ranks:
-                    self._folder_mates, self._mate_count = group, len(ranks)
+                    machines = {self._workers.hosts[rank] for rank in ranks}
+                    self._folder_mates = _FolderMates(group, len(ranks), len(machines))
 
     def queue(
         self, batch: StepRows, step: int, learning_rate: float, seconds_waited: float
@@ -115,10 +125,14 @@ class LocalStep:
             return
         # Else some workers might send what they had before this, and others the mean.
         self._outer.wait_for_means()
-        own = [one for name, one in self.tensors().items() if not name.endswith(".error")]
-        for tensor in own:  # Errors are those of a machine already.
-            mean = tensor.cpu() / self._mate_count
-            distributed.all_reduce(mean, group=self._folder_mates)
+        mates = self._folder_mates
+        for name, tensor in self.tensors().items():
+            # What rounding kept back is a machine's, and its first worker has it.
+            is_of_machine = name.endswith(".error")
+            mean = tensor.cpu() / (mates.machines if is_of_machine else mates.workers)
+            if is_of_machine and not self._workers.is_first_on_host:
+                mean.zero_()
+            distributed.all_reduce(mean, group=mates.group)
             tensor.copy_(mean)
 
     def try_rows(self, rows: RowTensors) -> None:

@@ -121,13 +121,19 @@ def make_lockstep(
 
 def choose_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:
     """How many rows a device handles at once: as the config says, or as fits."""
-    chosen = config.batches.rows_per_device
-    if chosen != "auto":
-        return chosen
+    most, chosen = most_rows_per_device(config, parts, workers), config.batches.rows_per_device
+    if chosen == "auto":
+        return rows_that_fit(parts.step.try_rows, config.batches.row_tokens, most, workers.device)
+    # A recorded step would fill up with empty rows, and take as long as for full ones.
+    return chosen if parts.kernels.kind == "plain" else min(chosen, most)
+
+
+def most_rows_per_device(config: Config, parts: Parts, workers: Workers) -> int:
+    """A worker's share of a step; less where shares are made of whole micro-batches."""
     share = -(-parts.stream.rows_per_step // workers.count)
     if config.distributed.balance and parts.kernels.kind != "plain":
-        share = min(share, micro_batch_rows(parts.stream.rows_per_step))
-    return rows_that_fit(parts.step.try_rows, config.batches.row_tokens, share, workers.device)
+        return min(share, micro_batch_rows(parts.stream.rows_per_step))
+    return share
 
 
 def check_corpus_settings(config: Config, corpus: PreparedCorpus) -> None:

@@ -6,9 +6,7 @@ from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 
-import numpy as np
-
-from dragoman.cluster.links import measure_links, neighbours
+from dragoman.cluster.links import SECONDS_PER_LINK, measure_links, neighbours
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
@@ -20,6 +18,7 @@ from dragoman.records import NO_SCORES, End, Scores, TrainStep
 from dragoman.runs.before import read_before
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.folder import RunFolder
+from dragoman.schedule import learning_rate
 from dragoman.training.announcements import announce_beginning, describe_end
 from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
@@ -27,15 +26,13 @@ from dragoman.training.capacity import kind_of
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened
-from dragoman.training.parts import Parts, choose_rows_per_device
+from dragoman.training.parts import Parts, choose_rows_per_device, most_rows_per_device
 from dragoman.training.row_shares import RowShares, micro_batch_rows
 from dragoman.training.step import mark_last
 from dragoman.training.step_exchange import PendingResults, QueuedStep, Requests, share_results
 from dragoman.training.step_line import end_times, train_line
 from dragoman.training.stopping import Stop, StopSignals, Stopwatch, reason_to_stop
 from dragoman.training.watch import MachineWatch
-
-SECONDS_PER_LINK = 0.2
 
 
 class Trainer:
@@ -111,7 +108,8 @@ class Trainer:
     def _begin(self) -> None:
         """Announce this attempt of the run and get everything ready for its first step."""
         config, workers, progress = self.config, self.workers, self.progress
-        device = kind_of(workers.device, config)
+        most = most_rows_per_device(config, self.parts, workers)
+        device = kind_of(workers.device, self.parts.kernels.kind, most)
         if progress.device != device:
             progress.device = device
             progress.rows_per_device = choose_rows_per_device(config, self.parts, workers)
@@ -198,7 +196,10 @@ class Trainer:
         batch = self.shares.own(self.batches.next())
         waited = time.perf_counter() - start
         progress = self.progress
-        rate = self._learning_rate(progress.step + 1)
+        schedule = self.schedule
+        rate = learning_rate(
+            progress.step + 1, schedule.settings, schedule.d_model, schedule.total_steps
+        )
         self.step.queue(batch, progress.step + 1, rate, waited)
         progress.step += 1
         progress.epoch, progress.position = batch.epoch, batch.next
@@ -320,9 +321,6 @@ class Trainer:
         failures = self.workers.gather_json(self.recorder.finish_saving())
         by_host = zip(self.workers.hosts, failures, strict=True)
         return "; ".join(f"{host}: {failure}" for host, failure in by_host if failure)
-
-    def _learning_rate(self, step: int) -> float:
-        return float(self.schedule.at(np.array([float(step)]))[0])
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.config.training.precision, self.workers.device)

@@ -1,31 +1,17 @@
 """A run's own measurements, as a what-if needs them."""
 
 import math
-import time
 from pathlib import Path
 
 from dragoman.config import COMPRESSIONS
 from dragoman.errors import UserError
-from dragoman.prediction.network import compressed_share, hideable_seconds
+from dragoman.prediction.network import compressed_share, hideable_seconds, seconds_beside_link
 from dragoman.prediction.step_model import MeasuredRun
-from dragoman.report.evidence import Evidence, load_evidence
+from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.series import mean_of_known
-from dragoman.report.findings.bottleneck import (
-    Network,
-    judge_network,
-    micro_batches_of,
-    rows_of,
-)
-from dragoman.report.findings.step_times import StepTimes, measure_steps, steady_steps
+from dragoman.report.findings.bottleneck import Network, micro_batches_of, rows_of
+from dragoman.report.findings.step_times import StepTimes, steady_steps
 from dragoman.wording import in_time, in_time_range
-
-
-def load_calibration(run: Path) -> MeasuredRun:
-    """Read what a prediction starts from."""
-    evidence = load_evidence(run, time.time())
-    times = measure_steps(evidence.history.latest_steps, evidence.local_steps)
-    found = calibrate(evidence, times, judge_network(evidence, times)) if times else None
-    return demand_calibration(run, found)
 
 
 def demand_calibration(run: Path, found: MeasuredRun | None) -> MeasuredRun:
@@ -49,7 +35,12 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
     exposed = network.local_steps * _known(network.network_seconds)
     # Where nobody measured an exchange, all of it is taken to have been exposed.
     exchange = network.exchange_seconds or exposed
-    overhead = max(0.0, exchange - (network.theory_seconds or 0.0)) / compressed_share(compression)
+    device = evidence.attempt.began.device if evidence.attempt else "cpu"
+    explained = network.theory_seconds or 0.0
+    if network.local_steps > 1:
+        # Predictions add these by themselves, whatever is sent.
+        explained += seconds_beside_link(evidence.parameters, compression, device)
+    overhead = max(0.0, exchange - explained) / compressed_share(compression)
     if compression == "powersgd":
         overhead = 0.0  # Its exchange is never measured alone.
     micro_batches = micro_batches_of(evidence, steady)
@@ -74,7 +65,7 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
         local_fragments=evidence.local_fragments,
         local_delay=evidence.local_delay,
         micro_batches=micro_batches,
-        device=evidence.attempt.began.device if evidence.attempt else "cpu",
+        device=device,
     )
 
 

@@ -1,6 +1,7 @@
 """Where the wall time of a run went, and when it did something other than training."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -63,12 +64,14 @@ def split_duration(history: History) -> Duration:
     recovery = set_up = paused = 0.0
     for attempt, first_step in zip(history.attempts, _first_steps(history), strict=True):
         before = 0.0 if attempt.previous_line is None else attempt.time - attempt.previous_line
+        # The weights that a run starts from are evaluated before its first step, and those whose
+        # evaluation is owed.
+        until_step = first_step - attempt.time - _evaluated(history, attempt.time, first_step)
         if attempt.kind == "restart":
-            recovery += before + first_step - attempt.time
+            recovery += before + until_step
         else:
             paused += before
-            # The weights that a run starts from are evaluated before its first step.
-            set_up += first_step - attempt.time - _evaluated(history, attempt.time, first_step)
+            set_up += until_step
     parts: dict[Part, float] = {
         # Steps that count.
         "training": float(np.nansum(history.train.seconds)),
@@ -104,12 +107,14 @@ def _first_steps(history: History) -> list[float]:
 
 def evaluation_intervals(history: History) -> list[Interval]:
     """When the run evaluated; the sets of one evaluation follow each other."""
-    spent: dict[float, float] = {}
-    ended: dict[float, float] = {}
+    spent: dict[tuple[int, float], float] = {}
+    ended: dict[tuple[int, float], float] = {}
+    attempts = [attempt.time for attempt in history.attempts]
     for one in history.all_evaluations:
-        spent[one.step] = spent.get(one.step, 0.0) + float(np.nan_to_num(one.event.seconds))
-        ended[one.step] = max(ended.get(one.step, one.time), one.time)
-    return [(float(ended[step] - spent[step]), float(ended[step])) for step in spent]
+        key = bisect_right(attempts, one.time), one.step  # A restart may evaluate a step again.
+        spent[key] = spent.get(key, 0.0) + float(np.nan_to_num(one.event.seconds))
+        ended[key] = max(ended.get(key, one.time), one.time)
+    return [(float(ended[key] - spent[key]), float(ended[key])) for key in spent]
 
 
 def checkpoint_intervals(history: History) -> list[Interval]:

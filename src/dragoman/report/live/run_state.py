@@ -148,7 +148,8 @@ class RunState:
                 self._evaluations[int(step)] = {"loss": loss, "sample": sample, "bleu": bleu}
         hours, duration = evidence.setting("training", "hours"), findings.duration
         if isinstance(hours, (int, float)):
-            self._ends_at = history.last_time + 3600 * hours - (duration.wall - duration.paused)
+            counted = duration.wall - duration.paused - duration.lost_steps
+            self._ends_at = history.last_time + 3600 * hours - counted
         self._outlook = {
             name: _ahead(found.path_steps, sign * found.path, found.last_step)
             for name, sign, found in (

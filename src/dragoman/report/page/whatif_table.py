@@ -164,10 +164,12 @@ def _label(scenario: Scenario) -> str:
 
 def _describe(run: MeasuredRun) -> str:
     words = f"{plural(run.workers, 'worker')} on {plural(run.machines, 'machine')}"
-    if run.machines > 1:
+    if run.machines > 1 and math.isinf(run.bytes_per_second):
+        words += ", links not measured"
+    elif run.machines > 1:
         words += f", {in_bits_per_second(run.bytes_per_second)} between them"
     if run.compression != "none":
-        words += f", gradients in {run.compression}"
+        words += f", {'gradients' if run.local_steps == 1 else 'differences'} in {run.compression}"
     if run.local_steps > 1:
         words += f", an exchange every {run.local_steps} steps"
     return f"{words}."
