@@ -113,6 +113,7 @@ def test_bad_values_are_named(config_path: Path, override: str, problem: str) ->
     ("content", "problem"),
     [
         (b"[corpus", "not valid TOML"),
+        (rb'folder = "C:\Users\me"', "write paths with / or in '...'"),
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"a = " + b"9" * 5_000, "not valid TOML"),
         (b"a = " + b"[" * 20_000, "not valid TOML"),

@@ -103,15 +103,20 @@ def sections() -> Iterator[tuple[Field[Any], Any]]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Some editors put a mark first.
+        text = path.read_text(encoding="utf-8-sig")  # Some editors put a mark first.
     except FileNotFoundError:
         raise UserError(f"{path}: no such config file") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a config file") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text, so it cannot be a TOML config file") from None
+    try:
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # Python refuses thousands of digits or brackets.
-        raise UserError(f"{path}: not valid TOML: {error}") from None
+        hint = ""
+        if re.search(r"=\s*\"[^\"\n]*\\", text):  # As in a path on Windows.
+            hint = "; in double quotes \\ has a meaning of its own: write paths with / or in '...'"
+        raise UserError(f"{path}: not valid TOML: {error}{hint}") from None
 
 
 def _apply_override(table: dict[str, Any], override: str) -> list[str]:

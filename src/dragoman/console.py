@@ -83,23 +83,24 @@ class Progress:
                 self._bar.stop()
         elif error is None:
             seconds = time.monotonic() - self._start
-            say(f"{self._title}: {self._done:,} {self._unit} in {seconds:.1f} s")
+            unit = self._unit.removesuffix("s") if self._done == 1 else self._unit
+            say(f"{self._title}: {self._done:,} {unit} in {seconds:.1f} s")
 
     def advance(self, amount: int) -> None:
         """Add to what is done."""
         self._done += amount
         now = time.monotonic()
         rate = self._done / max(now - self._start, 1e-9)
+        shown = f"{rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s"
         if self._bar:
-            shown = f"{rate:,.0f} {self._unit}/s"
             with unfailing():
                 self._bar.update(self._bar.task_ids[0], advance=amount, rate=shown)
         elif now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (self._total - self._done) / rate if rate else float("inf")
             say(
-                f"{self._title}: {self._done / max(self._total, 1):4.0%}, "
-                f"{rate:,.0f} {self._unit}/s, {left:.0f} s left"
+                f"{self._title}: {self._done / max(self._total, 1):4.0%}, {shown}, "
+                f"{left:.0f} s left"
             )
 
 

@@ -25,6 +25,10 @@ from dragoman.config import (
 from dragoman.documents import LINE
 from dragoman.errors import UserError
 
+# In [vocabulary]: what names an existing one, and what no longer matters then.
+WHERE_A_VOCABULARY_IS = ("model", "source_model", "target_model", "from_run")
+IDLE_WITH_A_VOCABULARY = ("kind", "size", "sample_pairs", "character_coverage")
+
 _MAY_CONTAIN = "may only contain letters, digits, '-', '_' and '.', and not begin with '.'"
 
 
@@ -137,7 +141,7 @@ def _vocabulary_contradictions(
     if vocabulary.from_run and (vocabulary.model or per_side):
         yield "vocabulary.from_run and vocabulary models exclude each other; remove one"
     if vocabulary.model or per_side or vocabulary.from_run:
-        for name in ("kind", "size", "sample_pairs", "character_coverage"):
+        for name in IDLE_WITH_A_VOCABULARY:
             if f"vocabulary.{name}" in given:
                 yield f"vocabulary.{name} has no effect on an existing vocabulary; remove it"
 

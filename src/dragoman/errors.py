@@ -3,6 +3,12 @@
 import errno
 from importlib.util import find_spec
 
+_ADVICE = {
+    errno.EEXIST: "name another path, or move the file out of the way",
+    errno.ENOTDIR: "name another path, or move the file out of the way",
+    errno.EROFS: "name a path on a disk that can be written to",
+}
+
 
 class UserError(ValueError):
     """A mistake the user can mend: names the thing, the value and the fix. Exit code 2."""
@@ -45,4 +51,5 @@ def explain(error: BaseException) -> str:
     if not isinstance(error, OSError):
         return str(error)
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+    advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+    return f"{where}{error.strerror or error}{advice}"

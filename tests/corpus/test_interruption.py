@@ -52,11 +52,20 @@ def test_workers_end_with_a_preparation_that_was_killed_while_they_started(
     assert not left
 
 
-def test_an_interruption_is_one_line_whatever_workers_are_at(small_text: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [(signal.SIGINT, 130, "dragoman: interrupted\n"), (signal.SIGTERM, 143, "")],
+)
+def test_an_interruption_is_one_line_whatever_workers_are_at(
+    small_text: Path, number: signal.Signals, code: int, words: str
+) -> None:
     with start_preparing(small_text) as process:
         starting_workers(small_text)
-        os.killpg(process.pid, signal.SIGINT)  # As Ctrl-C in a terminal does.
+        if number is signal.SIGINT:
+            os.killpg(process.pid, number)  # As Ctrl-C in a terminal does.
+        else:
+            process.send_signal(number)
         _, errors = process.communicate()
-    assert errors == "dragoman: interrupted\n"
-    assert process.returncode == 130
+    assert errors == words
+    assert process.returncode == code
     assert [path.name for path in (small_text / "prepared").iterdir()] == [".lock"]

@@ -299,7 +299,9 @@ def test_where_no_run_can_be_is_told_in_one_line(prepared: Path) -> None:
     result = run_dragoman(*words)
     assert result.returncode == 2, result.stderr
     (line,) = [line for line in result.stderr.splitlines() if "interface lo" not in line]
-    assert re.fullmatch(f"dragoman: worker 0 on .*: {taken}: File exists", line)
+    assert re.fullmatch(
+        f"dragoman: worker 0 on .*: {taken}: File exists; name another path, .*", line
+    )
 
 
 def test_where_nobody_may_write_is_told_in_one_line(prepared: Path) -> None:

@@ -24,6 +24,7 @@ from dragoman.inference.parts import (
     PartsRequest,
     _agree_on_job,
     _claim,
+    part_path,
     translate_parts,
 )
 from dragoman.inference.sampling import Sampling
@@ -208,7 +209,13 @@ def test_whatever_differs_is_named(tmp_path: Path) -> None:
         "blend": 0.5,
     }
     assert others.keys() == {field.name for field in fields(PartsJob)}
-    _agree_on_job(tmp_path, JOB)
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(UserError, match=r"contains other things, such as letter.txt: name a new"):
+        _agree_on_job(tmp_path, JOB)
+    (tmp_path / "letter.txt").unlink()
+    _agree_on_job(tmp_path, replace(JOB, lines=7))
+    _agree_on_job(tmp_path, JOB)  # Nothing was made the other way.
+    part_path(tmp_path, 0).write_text("a\n")
     _agree_on_job(tmp_path, JOB)
     for name, value in others.items():
         told = {"input": "another text", "weights": "other weights", "translation": "beam"}

@@ -1,3 +1,4 @@
+import math
 import os
 import random
 import signal
@@ -7,7 +8,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.errors import SystemFault
-from dragoman.inference.evaluate import score_text
+from dragoman.inference.evaluate import MeanLoss, score_text
 from dragoman.inference.scorer import TextScorer
 from support import number_pairs
 
@@ -60,3 +61,8 @@ def test_a_process_that_is_gone_is_no_endless_wait() -> None:
     with pytest.raises(SystemFault, match="exited with status -9"):
         scorer.score(references)
     scorer.close()
+
+
+@pytest.mark.parametrize(("nll", "perplexity"), [(2.0, 7.389), (800.0, math.inf)])
+def test_a_perplexity_beyond_all_numbers_is_infinite(nll: float, perplexity: float) -> None:
+    assert MeanLoss(nll, nll, 1).perplexity == pytest.approx(perplexity, rel=1e-3)

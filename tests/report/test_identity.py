@@ -6,7 +6,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.config_file import load_config
 from dragoman.report.evidence import load_evidence
-from dragoman.report.page.identity import reproduce_lines
+from dragoman.report.page.identity import flat_settings, reproduce_lines
 from dragoman.training.start import train
 from report.run_folders import START
 from support import SMALL, assert_same_end
@@ -24,3 +24,13 @@ def test_the_printed_commands_make_the_run_again(
     for _, *words in commands:
         main(words)
     assert_same_end(prepared / "run", prepared / "runs" / "run-again")
+
+
+@pytest.mark.parametrize(("origin", "is_shown"), [("", True), ("../runs/parent", False)])
+def test_a_size_of_the_vocabulary_that_has_no_effect_is_not_shown(
+    origin: str, is_shown: bool
+) -> None:
+    vocabulary = {"size": 32_768, "from_run": origin, "joint": True}
+    shown = flat_settings({"vocabulary": vocabulary})
+    assert ("vocabulary.size" in shown) == is_shown
+    assert shown["vocabulary.joint"]

@@ -236,5 +236,6 @@ def _histogram(offsets: Path) -> tuple[int, ...]:
 
 def _raise_empty(removed: dict[str, int], raw_pairs: int) -> None:
     reasons = ", ".join(f"{name} {count:,}" for name, count in removed.items() if count)
-    detail = f"the filters removed all {raw_pairs:,} pairs ({reasons})" if raw_pairs else "no lines"
+    pairs = f"all {raw_pairs:,} pairs" if raw_pairs > 1 else "the only pair"
+    detail = f"the filters removed {pairs} ({reasons})" if raw_pairs else "no lines"
     raise UserError(f"corpus.train is empty: {detail}")

@@ -238,7 +238,8 @@ def worker_pool(processes: int, models: Sequence[Path] = ()) -> Iterator[Process
     start = partial(_start_worker, os.getpid(), models)
     pool = ProcessPoolExecutor(processes, get_context("spawn"), start)
     try:
-        yield pool
+        with _ending_in_order():
+            yield pool
     except BrokenProcessPool:
         raise SystemFault(
             "a worker process was killed, possibly out of memory; try again with fewer, for "
@@ -246,6 +247,20 @@ def worker_pool(processes: int, models: Sequence[Path] = ()) -> Iterator[Process
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let SIGTERM end a block as Ctrl-C does, so that the pool is taken down."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dragoman.console import Progress, say
 from dragoman.corpus.store import EvaluationSet, PairTokens, PreparedCorpus, encode_pairs
 from dragoman.corpus.text import TextFiles, read_pairs, without_byte_order_mark
 from dragoman.errors import UserError
-from dragoman.files import write_whole
+from dragoman.files import naming, write_whole
 from dragoman.inference.decoder import (
     LINES_AT_ONCE,
     LineOutput,
@@ -52,7 +52,8 @@ def translate_lines(
     for lines in _lines_as_they_come(sys.stdin.fileno(), decoder.lines_at_once):
         text = decode_lines(without_byte_order_mark(lines) if first == 1 else lines, first)
         first += len(lines)
-        print(render(decoder.translate, output, text), end="", flush=True)
+        with naming(Path("standard output")):
+            print(render(decoder.translate, output, text), end="", flush=True)
 
 
 def _lines_as_they_come(descriptor: int, lines_at_once: int) -> Iterator[list[bytes]]:
@@ -122,7 +123,8 @@ def evaluate_run(
             f"{one.name}: {len(one.source):,} pairs, {loss.target_tokens:,} target tokens, "
             f"beam {settings.beam}, {precision}"
         )
-        print(f"  loss  {loss.loss:.4f}   nll {loss.nll:.4f}   perplexity {loss.perplexity:.2f}")
+        perplexity = f"{loss.perplexity:{'.2f' if loss.perplexity < 1e6 else '.1e'}}"
+        print(f"  loss  {loss.loss:.4f}   nll {loss.nll:.4f}   perplexity {perplexity}")
         _print_scores(translations, one.target, trained.config.evaluation.bleu_tokenize)
         if output:
             lines = "".join(f"{line}\n" for line in translations)

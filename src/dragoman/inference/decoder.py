@@ -189,6 +189,9 @@ def decode_lines(lines: Sequence[bytes], first: int) -> list[str]:
             decoded = line.decode("utf-8", "replace")
         text.append(decoded.rstrip("\r\n"))
     if odd:
-        more = f" (and {plural(len(odd) - 1, 'other line')})" if len(odd) > 1 else ""
-        say(f"line {odd[0]:,}{more} is not valid UTF-8: convert the text to UTF-8")
+        more = f" and {plural(len(odd) - 1, 'other line')} are" if len(odd) > 1 else " is"
+        say(
+            f"line {odd[0]:,}{more} not valid UTF-8: \ufffd stands for the bytes in question; "
+            "convert the text to UTF-8"
+        )
     return text

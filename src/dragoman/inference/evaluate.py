@@ -21,6 +21,7 @@ from dragoman.model.transformer import RowTensors, Transformer
 WIDTH_STEP = 64
 SLOTS_AT_ONCE = {"cpu": 8_192, "cuda": 32_768}
 LONGEST_LINE = 8_192  # In tokens; the memory for its attention grows with the square.
+HIGHEST_EXPONENT = 709.0  # Of e, for a float.
 BOOTSTRAP_SAMPLES = 1_000  # For intervals.
 
 
@@ -35,7 +36,7 @@ class MeanLoss:
     @property
     def perplexity(self) -> float:
         """How many equally likely words the model was torn between."""
-        return math.exp(min(self.nll, 700.0))
+        return math.exp(self.nll) if self.nll < HIGHEST_EXPONENT else math.inf
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,7 @@ def translate_parts(
                 if not is_ours:
                     busy.append(part)
                 elif not part.exists():
+                    _refuse_other_job(request.folder, job)
                     _make(part, lines, first, render)
                     made += 1
         if not waits or _are_made(busy):
@@ -142,7 +143,7 @@ def _make(part: Path, lines: Sequence[bytes], first: int, render: Render) -> Non
     begun = time.monotonic()
     write_whole(part, render(lines, first).encode())
     seconds = max(time.monotonic() - begun, 1e-9)
-    say(f"{part}: {len(lines):,} lines, {len(lines) / seconds:,.0f} lines/s")
+    say(f"{part}: {plural(len(lines), 'line')}, {len(lines) / seconds:,.0f} lines/s")
 
 
 def _are_made(parts: Sequence[Path]) -> bool:
@@ -162,8 +163,18 @@ def _agree_on_job(folder: Path, job: PartsJob) -> None:
     if not path.exists():
         if any(folder.glob("part-*")):
             raise UserError(f"{folder} contains parts but no {JOB}: choose another --output")
+        if others := sorted(one.name for one in folder.glob("[!.]*")):
+            raise UserError(
+                f"--output {folder} contains other things, such as {others[0]}: name a new folder"
+            )
+    # What failed before its first part may be tried again with another text.
+    if not any(folder.glob("part-*")) and not any(folder.glob(".part-*")):
         write_whole(path, (json.dumps(encode(job), indent=2) + "\n").encode())
-    earlier = read_document(path, PartsJob, "choose another --output")
+    _refuse_other_job(folder, job)
+
+
+def _refuse_other_job(folder: Path, job: PartsJob) -> None:
+    earlier = read_document(folder / JOB, PartsJob, "choose another --output")
     differing = ", ".join(_differences(asdict(earlier), asdict(job)))
     if differing:
         raise UserError(

@@ -63,7 +63,7 @@ def summary(found: Inspection, cleaning: CleaningSettings) -> list[str]:
         return [f"WARNING: one side of all {found.pairs:,} pairs of the training text is empty"]
     lines = [_leak_line(one, cleaning) for one in found.overlaps if one.found]
     lines += [_finding_line(one, cleaning) for one in found.findings if one.id != "leaked"]
-    return lines or [f"no problems found in {found.pairs:,} pairs"]
+    return lines or [f"no problems found in {plural(found.pairs, 'pair')}"]
 
 
 def _leak_line(overlap: SetOverlap, cleaning: CleaningSettings) -> str:

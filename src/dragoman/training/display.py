@@ -182,4 +182,6 @@ def _panel(title: str, status: Status) -> Any:
         for text, style in ((sample.source, "dim"), (f"  {sample.translation}", "green")):
             shown = Text(printable(text), style=style, overflow="ellipsis", no_wrap=True)
             parts.append(shown)
-    return Panel(Group(*parts), title=title, title_align="left", border_style="cyan")
+    panel = Panel(Group(*parts), title=title, title_align="left", border_style="cyan")
+    # On a line of its own what is typed, as ^C, does not wrap and push the panel up.
+    return Group(panel, "")

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from dragoman.contradictions import IDLE_WITH_A_VOCABULARY, WHERE_A_VOCABULARY_IS
 from dragoman.notify import command_without_secrets, without_secrets
 from dragoman.records import GitState
 from dragoman.report.evidence import Evidence
+from dragoman.report.evidence.json_lines import table_of
 from dragoman.wording import in_bytes, plural
 
 
@@ -63,14 +65,17 @@ def setting_rows(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections and settings as dotted names, without secrets."""
+    """Sections and settings as dotted names, without secrets and what has no effect."""
     flat: dict[str, Any] = {}
+    vocabulary = table_of(settings.get("vocabulary"))
+    is_given = any(vocabulary.get(name) for name in WHERE_A_VOCABULARY_IS)
     for section, table in settings.items():
         if isinstance(table, Mapping):
             flat |= {f"{section}.{key}": value for key, value in table.items()}
         else:
             flat[section] = table
-    return without_secrets(flat)
+    idle = {f"vocabulary.{name}" for name in IDLE_WITH_A_VOCABULARY if is_given}
+    return without_secrets({name: value for name, value in flat.items() if name not in idle})
 
 
 def reproduce_lines(evidence: Evidence) -> list[str]:
