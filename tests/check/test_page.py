@@ -133,6 +133,20 @@ def test_balanced_machines_do_not_wait_for_the_slower_one(config: Config) -> Non
     assert "B is slow" not in page(uneven, balanced)
 
 
+def test_one_worker_alone_is_the_fastest_one(config: Config) -> None:
+    uneven = replace(FINDINGS, step=replace(STEP, seconds_compute_by_worker=(0.15, 0.3)))
+    for settings in (config, configure(config, balance=True)):
+        predicted = predictions(uneven, settings)
+        assert predicted["one worker alone"].seconds_compute == pytest.approx(0.3)
+    assert predicted["all, gradients"].efficiency < 0.7
+    much = replace(STEP, seconds_compute_by_worker=(0.1, 0.3))
+    text = page(replace(FINDINGS, step=much), config)
+    assert text.endswith("train on one machine, or set distributed.balance = true")
+    # What may be chance does not count.
+    alike = replace(FINDINGS, step=replace(STEP, seconds_compute_by_worker=(0.28, 0.3)))
+    assert predictions(alike, config)["one worker alone"].seconds_compute == pytest.approx(0.6)
+
+
 def test_where_no_way_to_meet_is_a_gain_one_worker_is_advised(config: Config) -> None:
     slow = (link("A", "B", 1e-5 * GIGABIT), link("B", "A", 1e-5 * GIGABIT))
     text = page(replace(FINDINGS, links=slow), config)

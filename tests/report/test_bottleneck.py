@@ -183,9 +183,14 @@ def _compute(run: RunFolder, *seconds: float) -> None:
         )
 
 
-def test_a_slow_worker_0_is_named_though_it_never_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [None, [20, 12]])
+def test_a_slow_worker_0_is_named_though_it_never_waits(
+    tmp_path: Path, rows: list[int] | None
+) -> None:
     run = pair_run(tmp_path, exposed=0.05)
     for line in run.lines:
+        if line["kind"] == "calibration":
+            line["balanced_rows"] = rows
         if line["kind"] == "train":
             line["slowest"] = {"worker": 0, "seconds": line["seconds_compute"]}
             line["fastest"] = {"worker": 1, "seconds": line["seconds_compute"] - 0.3}
@@ -200,6 +205,8 @@ def test_a_slow_worker_0_is_named_though_it_never_waits(tmp_path: Path) -> None:
     for answer in (network_bottleneck(evidence, findings), step_time(evidence, findings)):
         assert "Worker 0 on alpha is the slowest in 100% of steps" in answer.next_step
         assert "0.300 s (30% of a step) longer" in answer.next_step
+        # It is no advice to those who have followed it.
+        assert ("distributed.balance" in answer.next_step) is (rows is None)
 
 
 def test_who_is_the_slowest_by_chance_is_not_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dragoman.prediction.assumptions import assumptions_of
 from dragoman.prediction.network import compressed_share
 from dragoman.prediction.questions import usual_questions
 from dragoman.prediction.step_model import (
+    ALONE,
     GIGABIT,
     USUAL_LATENCY_SECONDS,
     MeasuredRun,
@@ -342,6 +343,22 @@ def test_what_an_exchange_takes_beside_the_link_is_not_scaled_with_its_bits(
     assert found.seconds_overhead == pytest.approx(0, abs=1e-9)
     every_step = Scenario(local_steps=1, local_fragments=1, compression="none")
     assert every_step.apply_to(found).exchange_seconds == pytest.approx(0.502)
+
+
+@pytest.mark.parametrize(
+    ("by_worker", "rows", "alone"),
+    # Twice what the fastest takes for half of the rows, which is worker 0, or the other one.
+    [((0.4, 0.8), None, 0.8), ((0.4, 0.2), None, 0.4), ((0.4, 0.8), [20, 10], 0.6)],
+)
+def test_one_worker_alone_is_the_fastest_one(
+    tmp_path: Path, by_worker: tuple[float, ...], rows: list[int] | None, alone: float
+) -> None:
+    run = pair_run(tmp_path, exposed=0.5, all_reduce=0.502)
+    for line in run.lines:
+        if line["kind"] == "calibration":
+            line |= {"seconds_compute_by_worker": list(by_worker), "balanced_rows": rows}
+    found = load_calibration(run.write())
+    assert predict(found, ALONE).seconds_compute == pytest.approx(alone)
 
 
 def test_the_first_line_says_how_far_it_is_from_the_run(

@@ -71,7 +71,9 @@ def name_of(way: Scenario) -> str:
     return f"all, {in_words(way)}"
 
 
-def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
+def recommend(
+    predicted: Mapping[str, Prediction], configured: str, *, could_balance: bool = False
+) -> str:
     """What to set, and why; `configured` names the prediction for what is set now."""
     if len(predicted) == 1:
         return "one worker: no network is used; add --workers or --hosts to check more"
@@ -101,10 +103,12 @@ def recommend(predicted: Mapping[str, Prediction], configured: str) -> str:
             f"take {in_percent(best.network_share)} of a step, without compression "
             f"{in_percent(plain.network_share)}"
         )
-    return advice + _against_alone(predicted, best)
+    return advice + _against_alone(predicted, best, could_balance=could_balance)
 
 
-def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str:
+def _against_alone(
+    predicted: Mapping[str, Prediction], best: Prediction, *, could_balance: bool
+) -> str:
     """All sync settings that are slower than one worker alone, the best one last."""
     alone, *ways = predicted.values()
     slow = [one for one in ways if is_slower(one.seconds_step, alone.seconds_step)]
@@ -113,6 +117,7 @@ def _against_alone(predicted: Mapping[str, Prediction], best: Prediction) -> str
         words = f". With {' or '.join(names)} the run would be slower than one worker alone"
     if best in slow:
         words += ". Even so one worker alone would be faster: train on one machine"
+        words += ", or set distributed.balance = true" if could_balance else ""
     return words
 
 

@@ -21,7 +21,8 @@ from dragoman.wording import in_bits_per_second, in_bytes, in_percent, in_time
 def page(findings: Findings, config: Config) -> str:
     """Everything a person wants to read before a run."""
     predicted = predictions(findings, config)
-    way = configured_way(config.distributed, calibration_of(findings, config))
+    calibration = calibration_of(findings, config)
+    way = configured_way(config.distributed, calibration)
     configured = name_of(way)
     lines = ["machines", *_table(_machine_rows(findings))]
     if findings.links:
@@ -39,7 +40,9 @@ def page(findings: Findings, config: Config) -> str:
     lines += [f"problem: {one}" for one in problems(findings, config)]
     if choice := automatic_choice(findings, config):
         lines.append(f"sync = \"auto\" chooses '{name_of(choice.way)}': {choice.reason}")
-    lines.append(f"advice: {recommend(predicted, configured)}")
+    could_balance = calibration.fastest < 1 and not config.distributed.balance
+    advice = recommend(predicted, configured, could_balance=could_balance)
+    lines.append(f"advice: {advice}")
     if way.local_steps != 1 and len(findings.hosts) > 1 and config.optimizer.kind != "muon":
         lines.append(
             'advice: with local steps, optimizer.kind = "muon" loses far less than '

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from dragoman.check.facts import Findings, MachineFacts
 from dragoman.config import Config, moments_kept, shape_of
+from dragoman.prediction.step_model import UNEQUAL
 from dragoman.records import Link
 from dragoman.report.answers.time_and_sizes import kept_by_local_steps
 from dragoman.wording import in_bits_per_second, in_bytes, in_time
 
 # A link this far below the others, or a host this far behind them, holds everyone up.
-SLOW_LINK, SLOW_HOST = 0.5, 1.3
+SLOW_LINK, SLOW_HOST = 0.5, UNEQUAL
 # Less than this of what an interface claims is a bad cable, a busy switch or a wrong setting.
 POOR_GOODPUT = 0.5
 CLOCK_SECONDS = 1.0

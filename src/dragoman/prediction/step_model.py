@@ -19,6 +19,8 @@ from dragoman.prediction.network import (
 from dragoman.records import Link
 
 GIGABIT = 1e9 / 8  # Bytes per second.
+# Workers and machines this many times slower than the fastest are so by more than chance.
+UNEQUAL = 1.3
 # Of a link that nobody measured: ordinary Ethernet through a switch.
 USUAL_BYTES_PER_SECOND, USUAL_LATENCY_SECONDS = GIGABIT, 1e-4
 
@@ -47,6 +49,7 @@ class MeasuredRun:
     micro_batches: float = 1.0
     rows_per_step: float = math.inf  # Of all workers together; each needs one.
     device: str = "cuda"
+    fastest: float = 1.0  # What the fastest worker takes for an equal share, in seconds_compute.
 
     @property
     def devices(self) -> int:
@@ -94,6 +97,12 @@ class MeasuredRun:
         return min(exchange, steps * self.seconds_alone)
 
     @property
+    def seconds_compute_alone(self) -> float:
+        """What the fastest device takes for all of a step."""
+        fastest = self.fastest if self.devices > 1 else 1.0
+        return self.devices * self.seconds_compute * fastest
+
+    @property
     def seconds_alone(self) -> float:
         """A step without synchronizing."""
         return self.seconds_compute + self.seconds_optimizer + self.seconds_fixed
@@ -136,9 +145,10 @@ def before_training(
     exchange = step.seconds_all_reduce or 0.0
     could_hide = min(exchange, hideable_seconds(seconds_compute, micro_batches=1))
     hidden = max(0.0, exchange - step.seconds_exposed)
+    seconds = step.seconds_compute_by_worker
     return MeasuredRun(
         machines=machines,
-        workers=len(step.seconds_compute_by_worker),
+        workers=len(seconds),
         gradient_bytes=4 * parameters,
         tokens_per_step=step.target_tokens,
         seconds_compute=seconds_compute,
@@ -149,7 +159,13 @@ def before_training(
         seconds_overhead=max(0.0, exchange - wire),
         overlap=min(1.0, hidden / could_hide) if could_hide else 0.0,
         device=step.device,
+        fastest=share_of_fastest(seconds, seconds_compute),
     )
+
+
+def share_of_fastest(seconds: Sequence[float], own: float) -> float:
+    """What the fastest worker takes, in that of `own`, if they differ by more than chance."""
+    return min(seconds) / own if max(seconds) > UNEQUAL * min(seconds) > 0 else 1.0
 
 
 _OF_LINKS = ("bytes_per_second", "latency_seconds")
@@ -187,8 +203,13 @@ class Scenario:
             placed,
             tokens_per_step=run.tokens_per_step * self.batch_factor,
             rows_per_step=run.rows_per_step * self.batch_factor,
-            seconds_compute=run.seconds_compute
-            * (run.devices / placed.devices * self.batch_factor / self.device_speed),
+            seconds_compute=(
+                run.seconds_compute_alone
+                if placed.devices == 1
+                else run.seconds_compute * run.devices / placed.devices
+            )
+            * (self.batch_factor / self.device_speed),
+            fastest=1.0 if placed.devices == 1 else run.fastest,
             seconds_optimizer=run.seconds_optimizer / self.device_speed,
             seconds_straggling=run.seconds_straggling / self.device_speed if workers > 1 else 0.0,
             micro_batches=max(1.0, run.micro_batches * self.batch_factor * run.workers / workers),
@@ -296,7 +317,7 @@ def predict(
         seconds_exposed=exposed,
         bytes_per_step=run.sent_bytes / run.local_steps,
         tokens_per_second=run.tokens_per_step / seconds,
-        efficiency=(run.devices * run.seconds_compute + run.seconds_fixed + run.seconds_optimizer)
+        efficiency=(run.seconds_compute_alone + run.seconds_fixed + run.seconds_optimizer)
         / (run.devices * seconds),
         hours=hours,
         cost=None if hours is None or price is None else hours * run.machines * price,

@@ -242,12 +242,15 @@ def straggler_words(found: Network, times: StepTimes) -> str:
         return ""
     share = straggler.seconds_behind / times.mean
     where = f" on {straggler.host}" if straggler.host else ""
+    more = "let distributed.balance give it fewer rows"
+    if found.machines == 1 or found.is_balanced:
+        more = ""
     return (
         f"Worker {straggler.worker}{where} is the slowest in "
         f"{in_percent(straggler.share_of_steps)} of steps and computes "
         f"{in_time(straggler.seconds_behind)} ({in_percent(share)} of a step) longer than the "
         f"fastest: look at {'that machine' if found.machines > 1 else 'what else runs beside it'}"
-        + (", or let distributed.balance give it fewer rows." if found.machines > 1 else ".")
+        + (f", or {more}." if more else ".")
     )
 
 

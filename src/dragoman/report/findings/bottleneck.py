@@ -65,6 +65,7 @@ class Network:
     longest_wait_seconds: float  # Of the fastest worker: exposed, and what worker 0 takes longer.
     infinite_network_seconds: float
     straggler: Straggler | None
+    is_balanced: bool  # Whether a worker's rows go by its speed.
     bytes_per_step: float | None  # In theory, sent by one machine.
     all_reduce_seconds: float | None  # A gradient-sized buffer alone, measured.
     theory_seconds: float | None  # Of the same, from bytes, goodput and latency.
@@ -113,6 +114,7 @@ def judge_network(evidence: Evidence, times: StepTimes) -> Network:
         longest_wait_seconds=exposed + max(0.0, float(np.nan_to_num(ahead))),
         infinite_network_seconds=times.mean - (exposed - waited),
         straggler=straggler,
+        is_balanced=calibration is not None and calibration.balanced_rows is not None,
         bytes_per_step=calibration.bytes_per_step if calibration else None,
         all_reduce_seconds=all_reduce,
         theory_seconds=theory,

@@ -6,7 +6,8 @@ from pathlib import Path
 from dragoman.config import COMPRESSIONS
 from dragoman.errors import UserError
 from dragoman.prediction.network import compressed_share, hideable_seconds, seconds_beside_link
-from dragoman.prediction.step_model import MeasuredRun
+from dragoman.prediction.step_model import MeasuredRun, share_of_fastest
+from dragoman.records import Calibration
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.series import mean_of_known
 from dragoman.report.findings.bottleneck import Network, micro_batches_of, rows_of
@@ -66,7 +67,18 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
         local_delay=evidence.local_delay,
         micro_batches=micro_batches,
         device=device,
+        fastest=_share_of_fastest(line),
     )
+
+
+def _share_of_fastest(line: Calibration | None) -> float:
+    """What the fastest worker takes for an equal share, in what worker 0 takes for its own."""
+    seconds = line.seconds_compute_by_worker if line else ()
+    if line is None or len(seconds) < 2:
+        return 1.0
+    rows = line.balanced_rows or (1,) * len(seconds)
+    own = seconds[0] * rows[0] * len(rows) / max(1, sum(rows))
+    return share_of_fastest(seconds, own) if own > 0 else 1.0
 
 
 def describe_fit(times: StepTimes, network: Network, predicted_seconds: float) -> str:
