@@ -13,7 +13,7 @@ from dragoman.errors import UserError
 
 NOW = 1_000_000.0
 OURS = Facts(
-    *("1.0", "2.13", "2.4", "3.11", "0.2", "c0ffee", "5eed"),
+    *("1.0", "f00d", "2.13", "2.4", "3.11", "0.2", "c0ffee", "5eed"),
     settings={"model.dropout": 0.1, "training.steps": None},
 )
 
@@ -39,7 +39,9 @@ def test_those_who_agree_learn_how_far_their_clocks_are_apart(
     assert agree_with(monkeypatch, OURS, MAX_CLOCK_SECONDS) == [0.0, MAX_CLOCK_SECONDS]
 
 
-@pytest.mark.parametrize("name", ["dragoman", "torch", "numpy", "python", "corpus", "parameters"])
+@pytest.mark.parametrize(
+    "name", ["dragoman", "code", "torch", "numpy", "python", "corpus", "parameters"]
+)
 def test_every_difference_is_told_with_both_values(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

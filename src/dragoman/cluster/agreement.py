@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -26,6 +27,7 @@ class Facts:
     """What a worker stands for; equal on all, or the run would not be one run."""
 
     dragoman: str
+    code: str  # Of a checkout, that has the same version for long.
     torch: str
     numpy: str
     python: str
@@ -39,6 +41,7 @@ class Facts:
         """Gather this worker's facts; corpus and weights as checksums."""
         return Facts(
             dragoman=__version__,
+            code=checksum_of_code()[:12],
             torch=torch.__version__.split("+")[0],
             numpy=numpy.__version__,
             python=".".join(platform.python_version_tuple()[:2]),
@@ -79,6 +82,14 @@ def agree(facts: Facts, workers: Workers) -> list[float]:
     if problems:
         raise UserError("the machines differ: " + "; ".join(dict.fromkeys(problems)))
     return leads
+
+
+def checksum_of_code() -> str:
+    """Checksum of all of Dragoman's own modules."""
+    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
