@@ -235,7 +235,9 @@ class Launcher:
         if cause and cause.is_mistake:
             raise UserError(str(cause))
         what = str(cause) if cause else f"{host.name or 'the agent'} exited with code {code}"
-        raise SystemFault(f"{what}{self._advice()}")
+        missing = [name for name in self.lost if name != host.name]
+        gone = f"; {', '.join(missing)} did not come back" if missing else ""
+        raise SystemFault(f"{what}{gone}{self._advice()}")
 
     def _advice(self) -> str:
         line = self.job.command_line
