@@ -18,6 +18,7 @@ from dragoman.prediction.step_model import (
     MeasuredRun,
     Scenario,
     predict,
+    split_excess,
     whatif_table,
 )
 from dragoman.prediction.sync_choice import choose_local_steps
@@ -297,11 +298,27 @@ def test_calibration_of_a_run(tmp_path: Path) -> None:
     assert (found.machines, found.workers) == (2, 2)
     assert (found.bytes_per_second, found.latency_seconds) == (8e6, 0.001)
     assert found.seconds_compute == pytest.approx(0.56)
-    assert found.seconds_overhead == pytest.approx(0.1)
+    # Of the 0.1 s that an exchange took too long hosts account for 0.04, 10 ns a byte.
+    assert found.seconds_overhead == pytest.approx(0.04)
+    assert found.link_share == pytest.approx(0.5 / 0.56)
+    infinite = Scenario(bytes_per_second=math.inf).apply_to(found)
+    assert infinite.exchange_seconds == pytest.approx(0.04 + 0.002)
     # 1,024 slots in rows of 128 are 4 rows a worker, and a device takes 4: one micro-batch.
     assert found.micro_batches == 1
     assert found.overlap == pytest.approx((0.602 - 0.3) / (0.56 * 2 / 3))
     assert predict(found, Scenario()).seconds_step == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("too_long", "of_hosts", "link_share"),
+    [(-0.1, 0, 1), (0.008, 0.008, 1), (0.2, 0.01, 0.5 / 0.69), (2.0, 1.5, 0.5)],
+)
+def test_what_an_exchange_takes_too_long_is_the_hosts_within_limits(
+    too_long: float, of_hosts: float, link_share: float
+) -> None:
+    found = split_excess(too_long, on_link=0.5, sent_bytes=1_000)
+    assert found == pytest.approx((of_hosts, link_share))
+    assert split_excess(0.2, on_link=0.0, sent_bytes=1_000) == (0.2, 1.0)
 
 
 def test_calibration_of_a_run_with_local_steps(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from dragoman.prediction.network import (
 from dragoman.records import Link
 
 GIGABIT = 1e9 / 8  # Bytes per second.
+# What hosts may take for an exchange beside the link: busy ones for any, slow ones for a byte.
+HOST_SECONDS, HOST_SECONDS_PER_BYTE = 0.01, 1e-8
+LEAST_LINK_SHARE = 0.5
 # Workers and machines this many times slower than the fastest are so by more than chance.
 UNEQUAL = 1.3
 # Of a link that nobody measured: ordinary Ethernet through a switch.
@@ -37,7 +40,8 @@ class MeasuredRun:
     seconds_optimizer: float
     seconds_fixed: float  # Waiting for data, and other.
     seconds_straggling: float = 0.0  # Waiting for the slowest worker.
-    seconds_overhead: float = 0.0  # Of an uncompressed exchange, beyond bytes and latency.
+    seconds_overhead: float = 0.0  # Of an uncompressed exchange, whatever the link.
+    link_share: float = 1.0  # Of the links' goodput, what an exchange reached.
     seconds_step: float | None = None  # As measured, to hold the prediction against.
     overlap: float = 0.0  # Hidden communication as part of what could be hidden.
     bytes_per_second: float = math.inf  # Goodput of the slowest link.
@@ -80,7 +84,8 @@ class MeasuredRun:
         if self.workers < 2:
             return 0.0
         hops = ring_hops(self.machines) * self.local_fragments
-        seconds = self.sent_bytes / self.bytes_per_second + hops * self.latency_seconds
+        seconds = self.sent_bytes / (self.bytes_per_second * self.link_share)
+        seconds += hops * self.latency_seconds
         seconds += compressed_share(self.compression) * self.seconds_overhead
         if self.compression == "powersgd" and self.device == "cpu":
             seconds += self.gradient_bytes / 4 * POWERSGD_SECONDS_PER_PARAMETER
@@ -145,6 +150,7 @@ def before_training(
     exchange = step.seconds_all_reduce or 0.0
     could_hide = min(exchange, hideable_seconds(seconds_compute, micro_batches=1))
     hidden = max(0.0, exchange - step.seconds_exposed)
+    overhead, link_share = split_excess(exchange - wire, wire, 4 * parameters)
     seconds = step.seconds_compute_by_worker
     return MeasuredRun(
         machines=machines,
@@ -156,11 +162,23 @@ def before_training(
         seconds_fixed=0.0,
         bytes_per_second=goodput,
         latency_seconds=max((link.latency_seconds for link in links), default=0.0),
-        seconds_overhead=max(0.0, exchange - wire),
+        seconds_overhead=overhead,
+        link_share=link_share,
         overlap=min(1.0, hidden / could_hide) if could_hide else 0.0,
         device=step.device,
         fastest=share_of_fastest(seconds, seconds_compute),
     )
+
+
+def split_excess(seconds: float, on_link: float, sent_bytes: float) -> tuple[float, float]:
+    """What an exchange took too long: seconds of the hosts, and the share of the link it reached.
+
+    Only as much is put down to hosts as they can take; the rest would shrink with a faster link.
+    """
+    of_hosts = min(max(0.0, seconds), max(HOST_SECONDS, HOST_SECONDS_PER_BYTE * sent_bytes))
+    rest = max(0.0, seconds - of_hosts)
+    link_share = max(LEAST_LINK_SHARE, on_link / (on_link + rest)) if on_link > 0 else 1.0
+    return max(0.0, seconds - on_link * (1 / link_share - 1)), link_share
 
 
 def share_of_fastest(seconds: Sequence[float], own: float) -> float:

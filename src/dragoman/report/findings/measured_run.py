@@ -6,7 +6,7 @@ from pathlib import Path
 from dragoman.config import COMPRESSIONS
 from dragoman.errors import UserError
 from dragoman.prediction.network import compressed_share, hideable_seconds, seconds_beside_link
-from dragoman.prediction.step_model import MeasuredRun, share_of_fastest
+from dragoman.prediction.step_model import MeasuredRun, share_of_fastest, split_excess
 from dragoman.records import Calibration
 from dragoman.report.evidence import Evidence
 from dragoman.report.evidence.series import mean_of_known
@@ -41,9 +41,12 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
     if network.local_steps > 1:
         # Predictions add these by themselves, whatever is sent.
         explained += seconds_beside_link(evidence.parameters, compression, device)
-    overhead = max(0.0, exchange - explained) / compressed_share(compression)
+    bits = compressed_share(compression)
+    on_link = (network.bytes_per_step or 0.0) * network.local_steps / evidence.goodput
+    sent_bytes = 4.0 * evidence.parameters * bits
+    overhead, link_share = split_excess(exchange - explained, on_link, sent_bytes)
     if compression == "powersgd":
-        overhead = 0.0  # Its exchange is never measured alone.
+        overhead, link_share = 0.0, 1.0  # Its exchange is never measured alone.
     micro_batches = micro_batches_of(evidence, steady)
     could_hide = min(exchange, hideable_seconds(compute, micro_batches))
     return MeasuredRun(
@@ -56,7 +59,8 @@ def calibrate(evidence: Evidence, times: StepTimes, network: Network) -> Measure
         seconds_optimizer=_known(times.phases["optimizer"]),
         seconds_fixed=_known(times.phases["data"]) + _known(times.phases["other"]),
         seconds_straggling=_known(network.exposed_seconds - network.network_seconds),
-        seconds_overhead=overhead,
+        seconds_overhead=overhead / bits,
+        link_share=link_share,
         seconds_step=times.mean,
         overlap=min(max((exchange - exposed) / could_hide, 0.0), 1.0) if could_hide > 0 else 0.0,
         bytes_per_second=evidence.goodput,
