@@ -168,6 +168,9 @@ class CheckpointFailed:
     """A checkpoint could not be written; training continues."""
 
     reason: str = item("error from the operating system")
+    host: str | None = item(
+        "whose copy it is; null if of the machine that wrote the file", default=None, pattern=HOST
+    )
 
 
 @dataclass(frozen=True)

@@ -165,10 +165,19 @@ def test_a_run_that_has_not_started(tmp_path: Path) -> None:
     assert any("metrics.jsonl is missing" in notice for notice in evidence.missing)
 
 
-def test_machines_that_were_lost_are_named(tmp_path: Path) -> None:
-    run = calm_run(tmp_path)
-    run.line("lost", 40, host="beta", reason="no answer for 60 s", workers=1)
-    assert "beta was lost at step 40: no answer for 60 s" in load_evidence(run.write(), 0).missing
+def test_why_a_run_was_restarted_is_told(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in range(1, 48):
+        run.train(step)
+    run.begin("restart", 40, reason="worker 1 on beta: killed by SIGKILL; beta was lost")
+    for step in range(41, 60):
+        run.train(step, repeated=step < 48)
+    run.begin("restart", 50)
+    notices = load_evidence(run.write(), START).missing
+    why = "worker 1 on beta: killed by SIGKILL; beta was lost"
+    assert f"It was restarted at step 47, from step 40: {why}" in notices
+    assert "It was restarted at step 59, from step 50: the log does not say why" in notices
 
 
 @pytest.mark.parametrize(("gap", "steps", "is_named"), [(40, 90, 1), (40, 900, 0), (20, 30, 0)])

@@ -70,6 +70,26 @@ def test_evaluations_of_what_a_run_starts_from_are_evaluations(tmp_path: Path) -
     assert intervals == pytest.approx([11, 11])
 
 
+def test_a_fault_that_is_noticed_late_belongs_to_the_restart(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.begin()
+    for step in (1, 2):
+        run.train(step, seconds=2.0)
+    run.clock += 120  # Nobody hears from a worker.
+    run.line("stop", 2, reason="error", detail="no heartbeat for 120 s")
+    run.clock += 5
+    run.begin("restart", 0, reason="no heartbeat for 120 s")
+    run.clock += 1
+    for step in (1, 2, 3):
+        run.train(step, seconds=2.0, repeated=step < 3)
+    missing: list[str] = []
+    history = read_history(run.write() / "metrics.jsonl", missing)
+    found = split_duration(history)
+    assert found.parts["restarts"] == pytest.approx(4 + 120 + 5 + 1)
+    assert found.parts["waiting"] == 0
+    assert (missing, history.gaps) == ([], ())
+
+
 def test_an_evaluation_that_a_restart_repeats_is_counted_once(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.begin()

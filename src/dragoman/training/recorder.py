@@ -36,6 +36,7 @@ class Recorder:
         self.writes = writes
         self._run = run
         self._failure = ""  # Of the last checkpoint.
+        self._untold: list[tuple[int, str]] = []  # Failures that other machines do not know of.
         self.display = Display(
             f"dragoman: {run.name}",
             run.log if writes else None,
@@ -110,6 +111,16 @@ class Recorder:
             self._note_saved(self._checkpoints.finish())
         return self._failure
 
+    def take_failures(self) -> list[tuple[int, str]]:
+        """The checkpoints, by step, that could not be written here since the last call, and why."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def failed_elsewhere(self, host: str, step: int, reason: str) -> None:
+        """Write down that another machine could not write its copy of a checkpoint."""
+        self.event("checkpoint_failed", step, CheckpointFailed(reason, host))
+        self.say(f"{host}: checkpoint of step {step:,} could not be written: {reason}")
+
     def close(self) -> None:
         """Finish all files and give the terminal back."""
         if self.writes:
@@ -123,6 +134,7 @@ class Recorder:
         if isinstance(saved.event, CheckpointFailed):
             path = self._run.checkpoints / checkpoint_name(saved.step)
             self._failure = f"checkpoint {path} could not be written: {saved.event.reason}"
+            self._untold.append((saved.step, saved.event.reason))
             self.event("checkpoint_failed", saved.step, saved.event)
             self.say(f"{self._failure}; training continues")
         else:

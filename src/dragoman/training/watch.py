@@ -1,4 +1,4 @@
-"""Monitors every machine of a run and copies the samples to every copy of the run folder."""
+"""Monitors every machine of a run and copies what it sees to every copy of the run folder."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -48,13 +48,17 @@ class MachineWatch:
         return time.monotonic() - self._collected >= SECONDS_BETWEEN_COLLECTIONS
 
     def collect(self) -> None:
-        """Bring every machine's latest samples to everyone who writes a run folder."""
+        """Bring every machine's latest samples and faults to everyone who writes a run folder."""
         self._collected = time.monotonic()
         taken = self._monitor.take() if self._monitor else []
-        own = [self._host, [encode(sample) for sample in taken]]
-        for host, lines in self._workers.gather_json(own):
+        samples = [encode(sample) for sample in taken]
+        own = [self._host, samples, self._recorder.take_failures()]
+        for host, lines, failures in self._workers.gather_json(own):
+            is_own = host == self._host
             samples = [parse(MachineSample, line) for line in lines]
-            self._recorder.machine(host, samples, is_own=host == self._host)
+            self._recorder.machine(host, samples, is_own=is_own)
+            for step, reason in failures if not is_own else ():
+                self._recorder.failed_elsewhere(host, step, reason)
 
     def close(self) -> None:
         """Stop watching."""

@@ -106,8 +106,8 @@ ADVICE_BY_REASON: Mapping[DurationReason, str | Callable[[Findings], str]] = {
     "mostly training": "Nothing to do: the run spent its time training.",
     "evaluation": spare_evaluations,
     "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
-    "restarts": "Find the cause of the restarts (train.log names the first one), and save more "
-    "often to lose less.",
+    "restarts": "Mend the causes of the restarts, named under What is missing or odd, and save "
+    "more often to lose less.",
     "set-up": "Most of the waiting is set-up before the first step, which matters little in a "
     "longer run.",
     "pauses": "Most of the waiting is between a stop and the next resume: nothing to do.",

@@ -46,7 +46,7 @@ class Attempt:
     time: float
     step: int
     began: Beginning
-    previous_line: float | None  # When the attempt before wrote its last line.
+    previous_line: float | None  # When the attempt before was last heard of, but for its failing.
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def read_history(path: Path, missing: list[str]) -> History:
         ),
         failed_checkpoints=tuple(_of_type(CheckpointFailed, kept)),
         attempts=tuple(
-            _attempt_of(line, float(log.clock[place - 1]) if place else None)
+            _attempt_of(line, _last_activity(log, place))
             for place, one in log.events
             for line in _of_type(Beginning, [one])
         ),
@@ -137,6 +137,17 @@ def read_history(path: Path, missing: list[str]) -> History:
 
 def _of_type(kind: type[OneEvent], lines: Sequence[Logged[Event]]) -> list[Logged[OneEvent]]:
     return [line for line in lines if isinstance(line.event, kind)]  # type: ignore[misc]
+
+
+def _last_activity(log: _Log, place: int) -> float | None:
+    """When the last line before one was written; an error may have been noticed much later."""
+    errors = {at for at, line in log.events if _is_error(line.event)}
+    before = place - 2 if place - 1 in errors else place - 1
+    return float(log.clock[before]) if before >= 0 else None
+
+
+def _is_error(event: Event) -> bool:
+    return isinstance(event, End) and event.reason == "error"
 
 
 def _zero_unknown(record: OneRecord) -> OneRecord:
@@ -271,6 +282,8 @@ def _unexplained_gaps(name: str, log: _Log, missing: list[str]) -> tuple[tuple[f
         # A pause before a beginning is a pause; the line after it may compile for long.
         if line.kind in (*BEGINNINGS, "link", "calibration"):
             gaps[place : place + 2] = 0
+        elif _is_error(line.event):  # It may have been noticed late.
+            gaps[place] = 0
     wall = float(np.ptp(log.clock)) if len(log.clock) else 0.0
     much = max(SHORTEST_GAP.value, UNEXPLAINED_SHARE.value * wall)
     found = np.flatnonzero(gaps > min(UNEXPLAINED_GAP.value, much))

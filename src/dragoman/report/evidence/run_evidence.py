@@ -310,12 +310,19 @@ def _course_of_events(history: History) -> list[str]:
             "The workers changed during the run: answers on the network, peak compute and "
             f"predictions use only the {own:,} of {all_steps:,} steps with the latest workers"
         )
-    notices += [
-        f"{lost.event.host or 'A machine'} was lost at step {lost.step:,}: {lost.event.reason}"
-        for lost in history.machines_lost[:_MOST_NAMED]
+    restarts = [
+        (number, one) for number, one in enumerate(history.attempts, 1) if one.kind == "restart"
     ]
+    for number, one in restarts[:_MOST_NAMED]:
+        tried = [steps.step[steps.attempt == number - 1] for steps in (history.train, history.lost)]
+        reached = int(max((steps.max() for steps in tried if len(steps)), default=one.step))
+        notices.append(
+            f"It was restarted at step {reached:,}, from step {one.step:,}: "
+            f"{one.began.reason or 'the log does not say why'}"
+        )
     notices += [
-        f"The checkpoint of step {write.step:,} could not be written: {write.event.reason}"
+        f"The checkpoint of step {write.step:,} could not be written"
+        f"{f' on {write.event.host}' if write.event.host else ''}: {write.event.reason}"
         for write in history.failed_checkpoints[:_MOST_NAMED]
     ]
     return notices
