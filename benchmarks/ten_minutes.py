@@ -1,15 +1,15 @@
 """The best greedy translation in ten minutes: a model that learns from its own beam search.
 
-    python benchmarks/ten_minutes.py configs/europarl-minutes.toml FOLDER [--steps N] [--again N]
+    python benchmarks/ten_minutes.py configs/europarl-minutes.toml FOLDER [--steps N] [--minutes M]
 
 On one GPU, after `dragoman prepare` of the recipe, every command as a user would give it, and the
 clock of the wall over all of them:
 
     train     the recipe, in so many steps
     distill   lines of its training text, spread evenly, translated with a beam by its last
-              checkpoints' average
+              checkpoints' average; of each beam what is most like the true translation
     prepare   that text once more, and these pairs
-    again     from its weights, in so many steps, on both
+    again     from its weights, on both, in as many steps as the time left allows
     evaluate  the average of the last checkpoints, greedily
 
 What a beam finds is what the second model learns to say at once. Settings (NAME=VALUE) are for
@@ -18,13 +18,14 @@ first one runs.
 """
 
 import argparse
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 
 from dragoman.config import (
@@ -36,11 +37,12 @@ from dragoman.config import (
     corpus_names,
 )
 from dragoman.config_file import dump_config, load_config
-from dragoman.corpus.text import read_lines, resolve_files
+from dragoman.corpus.text import read_pairs, resolve_files
 from run_lines import lines_of
 
 LATE = 0.75  # Of the steps, until the recipe's last text and the translated pairs count more.
-CHECKPOINTS = 8  # Of each training, evenly.
+CHECKPOINTS, EVALUATIONS = 16, 3  # Of each training, evenly.
+SECONDS_BESIDE_STEPS = 26.0  # Of the second training and the evaluation after it.
 AVERAGED = ("--average", "4")
 NAME = "distilled"
 
@@ -59,13 +61,15 @@ def main() -> None:
         chosen = beside.submit(choose_lines, recipe.corpus, folder, arguments.every)
         dragoman("train", first, "--run", folder / "runs" / "first", "--workers", "1")
         count = chosen.result()
-    words = ("--input", folder / "lines.txt", "--output", folder / NAME)
+    words = ("--input", folder / "lines.source", "--output", folder / NAME)
     beam = ("--beam", str(arguments.beam), *AVERAGED)
+    like = ("--reference", folder / "lines.target", "--n-best", str(arguments.beam), "--by", "bleu")
     workers = ("--workers", str(arguments.workers), *arguments.how)
-    dragoman("augment", "distill", folder / "runs" / "first", *words, *beam, *workers)
+    dragoman("augment", "distill", folder / "runs" / "first", *words, *beam, *like, *workers)
     late[NAME] = arguments.late_weight
-    again = write(folder, "again", taught(folder, arguments, late))
-    dragoman("prepare", again)
+    dragoman("prepare", write(folder, "again", taught(folder, arguments, late, arguments.steps)))
+    steps = steps_in(60 * arguments.minutes - (time.monotonic() - begun), folder)
+    again = write(folder, "again", taught(folder, arguments, late, steps))
     dragoman("train", again, "--run", folder / "runs" / "again", "--workers", "1")
     print(f"| until here | {time.monotonic() - begun:.1f} |", flush=True)
     scored = ("--set", next(iter(recipe.corpus.validation)))
@@ -87,12 +91,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--steps", type=int, default=7_200)
-    parser.add_argument("--again", type=int, default=8_400)
+    parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--second", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--peak", type=float, default=2e-3, help="of the second training")
     parser.add_argument("--late", type=float, default=4.0, help="weight of the last text, late")
     parser.add_argument(
-        "--every", type=int, default=3, help="line is translated, but all of the last text"
+        "--every", type=int, default=4, help="line is translated, but all of the last text"
     )
     parser.add_argument("--weight", type=float, default=3.0, help="of translated pairs")
     parser.add_argument("--late-weight", type=float, default=6.0, help="of them, late")
@@ -109,20 +113,30 @@ def with_steps(recipe: Config, steps: int, late: dict[str, float]) -> Config:
         recipe,
         training=replace(recipe.training, steps=steps),
         schedule=replace(schedule, decay_steps=steps - 2 * schedule.warmup_steps),
-        evaluation=replace(recipe.evaluation, every_steps=steps),
+        evaluation=replace(recipe.evaluation, every_steps=-(-steps // EVALUATIONS)),
         checkpoints=replace(recipe.checkpoints, every_steps=steps // CHECKPOINTS),
         stages=(StageSettings(int(LATE * steps), late),),
     )
 
 
-def taught(folder: Path, arguments: argparse.Namespace, late: dict[str, float]) -> Config:
+def steps_in(seconds: float, folder: Path) -> int:
+    """How many steps of the second training that leaves, each as long as one of the first."""
+    took = statistics.median(
+        line["seconds"] for line in lines_of(folder / "runs" / "first", "train")
+    )
+    return max(CHECKPOINTS, int((seconds - SECONDS_BESIDE_STEPS) / took))
+
+
+def taught(
+    folder: Path, arguments: argparse.Namespace, late: dict[str, float], steps: int
+) -> Config:
     """The second training: the same text beside the pairs, from the weights of the first."""
     recipe = load_config(arguments.recipe, [*arguments.settings, *arguments.second])
     run = str(folder / "runs" / "first")
     pairs = ParallelText(
         tsv=str(folder / NAME / "pairs.tsv.zst"), name=NAME, weight=arguments.weight
     )
-    again = with_steps(recipe, arguments.again, late)
+    again = with_steps(recipe, steps, late)
     return replace(
         again,
         corpus=replace(
@@ -143,18 +157,25 @@ def write(folder: Path, name: str, config: Config) -> Path:
 
 
 def choose_lines(corpus: CorpusSettings, folder: Path, every: int) -> int:
-    """Every so many lines of the training text, and all lines of the last one."""
+    """Every so many pairs of the training text, and all of the last one; one file a side."""
     *texts, last = corpus.train
-    lines = chain(sources(texts, every), sources([last], 1))
-    with open(folder / "lines.txt", "wb") as file:
-        return sum(1 for line in lines if file.write(line.rstrip(b"\r\n") + b"\n"))
+    count = 0
+    with (
+        open(folder / "lines.source", "w") as sources,
+        open(folder / "lines.target", "w") as targets,
+    ):
+        for text, step in (*((text, every) for text in texts), (last, 1)):
+            for source, target in islice(pairs(text), 0, None, step):
+                sources.write(f"{source}\n")
+                targets.write(f"{target}\n")
+                count += 1
+    return count
 
 
-def sources(texts: list[ParallelText], every: int) -> Iterator[bytes]:
-    for text in texts:
-        for files in resolve_files(text, text.name):
-            chunks = (chunk for _, chunk in read_lines(files.paths[0], 10_000))
-            yield from list(chain.from_iterable(chunks))[::every]
+def pairs(text: ParallelText) -> Iterator[tuple[str, str]]:
+    for files in resolve_files(text, text.name):
+        for chunk in read_pairs(files, 10_000):
+            yield from zip(*chunk, strict=True)
 
 
 def dragoman(*words: str | Path) -> None:

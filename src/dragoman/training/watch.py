@@ -51,8 +51,11 @@ class MachineWatch:
         """Bring every machine's latest samples and faults to everyone who writes a run folder."""
         self._collected = time.monotonic()
         taken = self._monitor.take() if self._monitor else []
-        samples = [encode(sample) for sample in taken]
-        own = [self._host, samples, self._recorder.take_failures()]
+        own = [
+            self._host,
+            [encode(sample) for sample in taken],
+            self._recorder.take_failures(),
+        ]
         for host, lines, failures in self._workers.gather_json(own):
             is_own = host == self._host
             samples = [parse(MachineSample, line) for line in lines]
