@@ -68,6 +68,11 @@ class Recorder:
         if self.writes:
             self._metrics.write(kind, step, event, moment)
 
+    def flush(self) -> None:
+        """Hand all lines to the operating system, so that they outlive this process."""
+        if self.writes:
+            self._metrics.flush()
+
     def step(self, step: int, line: TrainStep, end: float) -> None:
         """Write a training step down that ended then."""
         self.event("train", step, line, end)
@@ -97,7 +102,7 @@ class Recorder:
         """Save in the background; the save before this one is waited for."""
         if self.writes:
             # A checkpoint without the history of its steps would leave a gap after a kill.
-            self._metrics.flush()
+            self.flush()
             self._note_saved(self._checkpoints.save(checkpoint))
 
     def note_saved(self) -> None:

@@ -99,6 +99,8 @@ class Trainer:
             self.recorder.display.start(left)
             return self._loop()
         except BaseException as error:
+            # Who hears of a final failure ends this process at once.
+            self.recorder.flush()
             self.supervision.post_failure(error)  # Not after a long save.
             self.recorder.finish_saving()
             detail = f"{type(error).__name__}: {error}"
