@@ -102,8 +102,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--late-weight", type=float, default=6.0, help="of them, late")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--workers", type=int, default=4, help="that translate")
-    parser.add_argument("--how", nargs="*", default=[], help="more words for `augment distill`")
-    return parser.parse_args()
+    parser.add_argument(
+        "--how", type=str.split, default=[], help='of `augment distill`: --how="--part-lines 5000"'
+    )
+    return parser.parse_intermixed_args()
 
 
 def with_steps(recipe: Config, steps: int, late: dict[str, float]) -> Config:
@@ -124,7 +126,8 @@ def steps_in(seconds: float, folder: Path) -> int:
     took = statistics.median(
         line["seconds"] for line in lines_of(folder / "runs" / "first", "train")
     )
-    return max(CHECKPOINTS, int((seconds - SECONDS_BESIDE_STEPS) / took))
+    between = int((seconds - SECONDS_BESIDE_STEPS) / took) // CHECKPOINTS
+    return CHECKPOINTS * max(1, between)  # The last checkpoint is the end, and none is close to it.
 
 
 def taught(
