@@ -5,15 +5,18 @@
 `eole_command.py` says how that folder is made. The text, the size of the model and the tokens of a
 step are those of our recipes; mixed precision and batches are as `eole_gpu.py` has them. The rate
 rises to the peak for 800 steps and falls to zero as a cosine: of what Eole has, the fastest in so
-few steps. Minutes are those of its log from its first line on, saving included; it translates
-greedily in the end.
+few steps. Minutes are its steps at their median pace, so that neither its start nor saving counts;
+it translates greedily in the end.
 """
 
 import argparse
 import json
 import re
+import statistics
 import sys
 import tempfile
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -44,26 +47,27 @@ def main() -> None:
         schedule = SCHEDULE.format(min(WARM_UP_STEPS, steps // 4))
         every = steps // SAVED
         config = write_config(folder, arguments.slots, arguments.way, steps, every, schedule)
-        minutes = train(config)
+        seconds = train(config)
         for step in range(every, steps + 1, every):
             bleu = translate(corpus, folder, folder / "model" / f"step_{step}")
-            line = {"minutes": minutes[step], "step": step, "bleu": bleu}
+            line = {"minutes": step * seconds / 60, "step": step, "bleu": bleu}
             print(json.dumps(line), flush=True)
 
 
-def train(config: str) -> dict[int, float]:
-    """Minutes since the first line about steps, as its log has them; by step."""
-    lines, seconds = [], dict[int, int]()
+def train(config: str) -> float:
+    """Seconds of a step, as its lines come: the median, which leaves out saving."""
+    lines, told = [], list[tuple[int, float]]()
     for line in run(["train", "-c", config]):
         lines.append(line)
-        found = re.search(r"Step (\d+)/.*; +(\d+) sec", line)
+        found = re.search(r"Step (\d+)/.*tok/s", line)
         if found:
-            seconds[int(found[1])] = int(found[2])
+            told.append((int(found[1]), time.monotonic()))
             print(line.strip(), file=sys.stderr)
-    if not seconds:
+    if len(told) < 2:
         sys.exit("".join(lines[-40:]))
-    first = min(seconds.values())
-    return {step: (since - first) / 60 for step, since in seconds.items()}
+    return statistics.median(
+        (until - since) / (last - first) for (first, since), (last, until) in pairwise(told)
+    )
 
 
 def translate(corpus: PreparedCorpus, folder: Path, model: Path) -> float:

@@ -1,5 +1,7 @@
 """The kernels do what the plain functions do, on fresh random vectors."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -57,6 +59,28 @@ def test_rounding_is_that_of_the_plain_functions(form: WireFormat, count: int, p
     wire_kernels.unpack_levels(packed, bits, 3, into)
     unpack_parts(packed, form, 3, plain)
     torch.testing.assert_close(into, plain)
+
+
+def test_threads_may_launch_for_the_first_time_together() -> None:
+    """As lanes of an exchange do; what is loaded afresh each time are the kernels' launchers."""
+    vector = torch.randn(40_000, device=DEVICE)
+    expected = torch.empty_like(vector)
+    packed, _ = wire_kernels.pack_levels(vector, None, 4, 4)
+    wire_kernels.unpack_levels(packed, 4, 1, expected)
+
+    def make_a_round(_: int) -> torch.Tensor:
+        found = torch.empty_like(vector)
+        packed, _ = wire_kernels.pack_levels(vector, vector * 0, 4, 4)
+        wire_kernels.add_up_levels(packed, 4)
+        wire_kernels.unpack_levels(packed, 4, 1, found)
+        return found
+
+    with ThreadPoolExecutor(16) as threads:
+        for _ in range(10):
+            for kernel in (wire_kernels._pack, wire_kernels._add_up, wire_kernels._unpack):
+                kernel.device_caches.clear()
+            for found in threads.map(make_a_round, range(32)):
+                torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("form", ["int8", "int4", "int2"])

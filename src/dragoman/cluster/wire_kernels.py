@@ -1,5 +1,7 @@
 """The rounding of `wire_format` and the outer step on a GPU, each in one pass over its vectors."""
 
+from threading import Lock
+
 import torch
 import triton
 import triton.language as tl
@@ -16,6 +18,10 @@ from dragoman.cluster.wire_format import (
 STEP_BLOCK = 1024
 # Sizes are left open where kernels are compiled, so that fragments of any size share them.
 
+# Threads launch in turn: Triton loads a kernel's launcher into a module that all kernels share, and
+# a thread could get another's.
+_in_turn = Lock()
+
 
 def pack_levels(
     vector: Tensor, error: Tensor | None, parts: int, bits: int
@@ -25,20 +31,21 @@ def pack_levels(
     packed = _room(vector, parts, blocks, bits)
     scales, levels = split_packed(packed, bits)
     left_over = vector if error is None else torch.empty_like(vector)
-    _pack[(blocks, parts)](
-        vector,
-        vector if error is None else error,
-        scales,
-        levels,
-        left_over,
-        len(vector),
-        packed.stride(0),
-        IS_ERROR_KEPT=error is not None,
-        MIDDLE=level_range(bits)[1],
-        BITS=bits,
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
+    with _in_turn:
+        _pack[(blocks, parts)](
+            vector,
+            vector if error is None else error,
+            scales,
+            levels,
+            left_over,
+            len(vector),
+            packed.stride(0),
+            IS_ERROR_KEPT=error is not None,
+            MIDDLE=level_range(bits)[1],
+            BITS=bits,
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
     return packed, None if error is None else left_over
 
 
@@ -48,18 +55,19 @@ def add_up_levels(received: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     blocks = scales.shape[-1]
     packed = _room(received, 1, blocks, bits)[0]
     left_over = torch.empty(blocks * BLOCK, device=received.device)
-    _add_up[(blocks,)](
-        scales,
-        levels,
-        *split_packed(packed, bits),
-        left_over,
-        received.stride(0),
-        COUNT=len(received),
-        MIDDLE=level_range(bits)[1],
-        BITS=bits,
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
+    with _in_turn:
+        _add_up[(blocks,)](
+            scales,
+            levels,
+            *split_packed(packed, bits),
+            left_over,
+            received.stride(0),
+            COUNT=len(received),
+            MIDDLE=level_range(bits)[1],
+            BITS=bits,
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
     return packed, left_over
 
 
@@ -67,18 +75,19 @@ def unpack_levels(packed: Tensor, bits: int, divisor: int, into: Tensor) -> None
     """Write packed parts [parts, bytes] to a vector, divided."""
     scales, levels = split_packed(packed, bits)
     parts, blocks = scales.shape
-    _unpack[(blocks, parts)](
-        scales,
-        levels,
-        into,
-        len(into),
-        packed.stride(0),
-        float(divisor),
-        MIDDLE=level_range(bits)[1],
-        BITS=bits,
-        BLOCK=BLOCK,
-        num_warps=4,
-    )
+    with _in_turn:
+        _unpack[(blocks, parts)](
+            scales,
+            levels,
+            into,
+            len(into),
+            packed.stride(0),
+            float(divisor),
+            MIDDLE=level_range(bits)[1],
+            BITS=bits,
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
 
 
 def outer_step(
@@ -92,18 +101,19 @@ def outer_step(
 ) -> None:
     """Make the Nesterov step of the common weights, and bring a worker's own along."""
     count = len(mean)
-    _outer_step[(triton.cdiv(count, STEP_BLOCK),)](
-        mean,
-        sent,
-        momentum,
-        common,
-        weights,
-        count,
-        learning_rate,
-        decay,
-        BLOCK=STEP_BLOCK,
-        num_warps=4,
-    )
+    with _in_turn:
+        _outer_step[(triton.cdiv(count, STEP_BLOCK),)](
+            mean,
+            sent,
+            momentum,
+            common,
+            weights,
+            count,
+            learning_rate,
+            decay,
+            BLOCK=STEP_BLOCK,
+            num_warps=4,
+        )
 
 
 def _room(like: Tensor, parts: int, blocks: int, bits: int) -> Tensor:
