@@ -42,7 +42,7 @@ from run_lines import lines_of
 
 LATE = 0.75  # Of the steps, until the recipe's last text and the translated pairs count more.
 CHECKPOINTS, EVALUATIONS = 16, 3  # Of each training, evenly.
-SECONDS_BESIDE_STEPS = 26.0  # Of the second training and the evaluation after it.
+SECONDS_BESIDE_STEPS = 34.0  # Of the second training and the evaluation after it.
 AVERAGED = ("--average", "4")
 NAME = "distilled"
 
