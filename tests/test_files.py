@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, and locks that touch nothing else."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_what_lies_where_a_file_is_written_aside_is_replaced_not_followed(
     monkeypatch.setattr("os.getpid", lambda: 7)
     precious = tmp_path / "precious"
     precious.write_text("kept")
-    (tmp_path / ".file.7").symlink_to(precious)
+    (tmp_path / f".file.{os.uname().nodename}.7").symlink_to(precious)
     write_whole(tmp_path / "file", b"new")
     assert precious.read_text() == "kept"
     assert (tmp_path / "file").read_bytes() == b"new"

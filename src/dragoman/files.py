@@ -22,7 +22,8 @@ def write_whole(path: Path, content: bytes) -> None:
 @contextmanager
 def writing_whole(path: Path) -> Iterator[IO[bytes]]:
     """Write a file aside, then put it in place in one move that a power cut cannot halve."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    # Machines that share a folder may have processes of one number.
+    aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     with naming(path):
         try:
             aside.unlink(missing_ok=True)  # Of a killed process; or a link to somewhere else.

@@ -143,6 +143,23 @@ def test_a_part_that_its_process_leaves_is_made_by_who_waits(tmp_path: Path) -> 
     assert (done, made) == (PartsDone(parts=3, made=3, found=0, busy=0), [1, 3, 2])
 
 
+@pytest.mark.parametrize("look", ["exists", "glob"])
+def test_another_worker_may_begin_between_two_looks_at_a_new_folder(
+    look: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = getattr(Path, look)
+
+    def and_then_others_begin(path: Path, *pattern: str) -> bool | list[Path]:
+        monkeypatch.undo()
+        found = looked(path, *pattern) if look == "exists" else list(looked(path, *pattern))
+        _agree_on_job(tmp_path, JOB)
+        part_path(tmp_path, 0).touch()
+        return found
+
+    monkeypatch.setattr(Path, look, and_then_others_begin)
+    _agree_on_job(tmp_path, JOB)
+
+
 def test_only_what_is_missing_is_made(
     spelling_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,13 +160,14 @@ def _are_made(parts: Sequence[Path]) -> bool:
 def _agree_on_job(folder: Path, job: PartsJob) -> None:
     """Write down what the parts are made from; refuse to mix them with others."""
     path = folder / JOB
-    if not path.exists():
+    others = sorted(one.name for one in folder.glob("[!.]*"))
+    # Looked for last: another worker may write it down, and then parts, meanwhile.
+    if others and not path.exists():
         if any(folder.glob("part-*")):
             raise UserError(f"{folder} contains parts but no {JOB}: choose another --output")
-        if others := sorted(one.name for one in folder.glob("[!.]*")):
-            raise UserError(
-                f"--output {folder} contains other things, such as {others[0]}: name a new folder"
-            )
+        raise UserError(
+            f"--output {folder} contains other things, such as {others[0]}: name a new folder"
+        )
     # What failed before its first part may be tried again with another text.
     if not any(folder.glob("part-*")) and not any(folder.glob(".part-*")):
         write_whole(path, (json.dumps(encode(job), indent=2) + "\n").encode())
