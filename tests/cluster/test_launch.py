@@ -1,6 +1,7 @@
 """What the launcher says of agents, and how long it waits before a machine may join."""
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.cluster import hosts, launch
+from dragoman.cluster.failures import Failure
 from dragoman.cluster.hosts import SSH, Host, parse_hosts
 from dragoman.cluster.launch import (
     SECONDS_OF_SILENCE,
@@ -18,7 +20,7 @@ from dragoman.cluster.launch import (
 )
 from dragoman.cluster.network import LOOPBACK, Route
 from dragoman.config import DistributedSettings
-from dragoman.errors import UserError
+from dragoman.errors import SystemFault, UserError
 from support import wait_until
 
 
@@ -54,6 +56,23 @@ def test_nobody_is_brought_back_after_a_stop_was_asked_for(
     launcher.lost["hostB"] = 0.0  # When it is to be tried again.
     launcher.interrupts = 1
     launcher._look(1.0)
+
+
+@pytest.mark.parametrize("silent", [0.0, 6.0])
+def test_who_is_silent_when_others_gave_up_waiting_is_named_before_ssh_notices(
+    silent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["hostA", "hostB", "hostC"]
+    monkeypatch.setattr(launch, "route_to_others", lambda *_: Route("lo", LOOPBACK))
+    launcher = Launcher([Host(name, 1) for name in names], Job([]), DistributedSettings())
+    now = time.monotonic()
+    for name, heard in zip(names, (now - 9.0, now - silent, now), strict=True):
+        launcher.agents[name] = RunningAgent(SimpleNamespace(), 0, heard)  # type: ignore[arg-type]
+    launcher.control.give_up(Failure("hostA", None, None, "machines were missing", time.time()))
+    with pytest.raises(SystemFault) as told:
+        launcher._note_exit(launcher.hosts[0], 1)
+    expected = "; hostB did not come back" if silent else ""
+    assert str(told.value) == f"hostA: machines were missing{expected}"
 
 
 @pytest.fixture

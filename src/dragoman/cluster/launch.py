@@ -34,6 +34,7 @@ SECONDS_TO_LEAVE = 60.0  # Once all is done.
 SECONDS_TO_END = 10.0  # Once told to.
 # Of an agent, which shows every second that it is alive; and until it has come up.
 SECONDS_OF_SILENCE, SECONDS_TO_COME_UP = 60.0, 300.0
+SECONDS_TO_BE_MISSED = 5.0  # Of that silence, when others give up waiting for a machine.
 STALL_SECONDS = 2.0  # A launcher that comes to look so late stood still itself.
 FORWARDED_VARIABLES = ("OMP_", "ONEDNN_", "NCCL_", "GLOO_", "TORCH_", "CUDA_")
 
@@ -235,9 +236,14 @@ class Launcher:
         if cause and cause.is_mistake:
             raise UserError(str(cause))
         what = str(cause) if cause else f"{host.name or 'the agent'} exited with code {code}"
-        missing = [name for name in self.lost if name != host.name]
+        missing = [name for name in self.agents if name != host.name and self._is_missing(name)]
         gone = f"; {', '.join(missing)} did not come back" if missing else ""
         raise SystemFault(f"{what}{gone}{self._advice()}")
+
+    def _is_missing(self, name: str) -> bool:
+        # Over a link that was cut ssh takes longer to end than machines may be told to wait.
+        silence = time.monotonic() - self.agents[name].heard
+        return name in self.lost or silence > SECONDS_TO_BE_MISSED
 
     def _advice(self) -> str:
         line = self.job.command_line
