@@ -9,6 +9,7 @@ import pytest
 from dragoman.prediction.run_schedule import schedule_of
 from dragoman.report.evidence import load_evidence
 from dragoman.report.evidence.step_series import Evaluations, TrainSteps
+from dragoman.report.findings.adaptation import Adaptation, Change
 from dragoman.report.findings.convergence import Convergence, judge_learning
 from dragoman.report.findings.overfitting import Overfitting
 from report.noise import drifting
@@ -399,3 +400,11 @@ def test_a_late_turn_is_seen(tmp_path: Path) -> None:
         tmp_path, lambda step: 2 + 3 / step + max(0, step - 240) / 400, lambda step: 20.0, _falls
     )
     assert found.reason == "turned while training falls"
+
+
+@pytest.mark.parametrize(("low", "enough"), [(0.5, 20), (0.9, 30), (-0.1, None)])
+def test_what_may_be_no_gain_is_reached_nowhere(low: float, enough: int | None) -> None:
+    gains = {10: -0.04, 20: 0.6, 30: 1.0}
+    new = tuple(Change("new", at, 1.0, 1.0 + gain, gain, low, 2.0) for at, gain in gains.items())
+    found = Adaptation("parent", new, ()).enough
+    assert (found and found.step) == enough

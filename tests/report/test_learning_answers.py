@@ -163,6 +163,13 @@ def test_a_plateau_of_what_never_learned_is_not_fully_trained(
     assert (learning_rate.tone == "bad") == ("It was zero" in learning_rate.answer) == (not rate)
 
 
+def test_who_learns_far_too_slowly_is_not_told_to_learn_more_slowly(tmp_path: Path) -> None:
+    run = learned(tmp_path, lambda step: 5.9 - 1e-6 * step, lambda step: 0.0)
+    found = answers_of(run.write())
+    assert found["fully_trained"].next_step.startswith("Start a new run with a much higher")
+    assert "fully trained" in found["overfitting"].next_step
+
+
 @pytest.mark.parametrize("bleu", [0.4, 1.4, None])
 def test_a_plateau_that_hardly_translates_is_not_fully_trained(
     tmp_path: Path, bleu: float | None

@@ -30,6 +30,7 @@ def blend_with_parent(trained: TrainedModel, run: RunFolder, share: float) -> Tr
     with torch.no_grad():
         for mine, theirs in zip(child.parameters(), old.parameters(), strict=True):
             mine.lerp_(theirs, 1 - share)
-    names = [f"{share:g} of {name}" for name in trained.checkpoints]
-    names += [f"{1 - share:g} of {parent.run.name} {name}" for name in parent.checkpoints]
+    each, of_parent = share / len(trained.checkpoints), (1 - share) / len(parent.checkpoints)
+    names = [f"{each:.3g} of {name}" for name in trained.checkpoints]
+    names += [f"{of_parent:.3g} of {parent.run.name} {name}" for name in parent.checkpoints]
     return replace(trained, checkpoints=names)

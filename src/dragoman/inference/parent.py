@@ -198,7 +198,10 @@ def parent_of(run: RunFolder) -> Parent:
     if (parent.path / INFO).is_file():
         raise UserError(f"--blend: {run.path} started from an export; only runs can be blended")
     if not parent.exists():
-        raise UserError(f"--blend: the run that {run.path} started from is not at {parent.path}")
+        raise UserError(
+            f"--blend: the run that {run.path} started from is not at {parent.path}: put it back "
+            "there"
+        )
     checkpoints = [name for name in recorded.checkpoints if (parent.checkpoints / name).is_dir()]
     if len(checkpoints) < len(recorded.checkpoints):
         gone = sorted(set(recorded.checkpoints) - set(checkpoints))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dragoman.report.answers.answer import Answer
 from dragoman.report.answers.fully_trained import fully_trained
+from dragoman.report.answers.gained_and_forgotten import adaptation_answers
 from dragoman.report.answers.gpus_used import gpu_utilization
 from dragoman.report.answers.is_overfitting import overfitting
 from dragoman.report.answers.learning_rate import learning_rate
@@ -37,8 +38,9 @@ QUESTIONS: tuple[Callable[[Evidence, Findings], Answer], ...] = (
 
 
 def answer_all(evidence: Evidence, findings: Findings) -> tuple[Answer, ...]:
-    """Answer every question."""
-    return tuple(question(evidence, findings) for question in QUESTIONS)
+    """Answer every question that the run raises."""
+    answers = (question(evidence, findings) for question in QUESTIONS)
+    return (*answers, *adaptation_answers(evidence))
 
 
 def answers_now(run: Path) -> tuple[Answer, ...]:

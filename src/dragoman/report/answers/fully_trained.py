@@ -190,6 +190,12 @@ def _advice_after_learning_nothing(case: _Case) -> str:
         return GIVE_IT_A_RATE
     if case.schedule is not None and case.last_step < case.schedule.peak_step:
         return f"Wait until the warm-up ends, at step {case.schedule.peak_step:,}, and look again."
+    evaluations = case.learning.evaluations
+    if evaluations and len(evaluations) > 1 and np.all(np.diff(evaluations.loss) < 0):
+        return (
+            "Start a new run with a much higher learning rate: the loss falls from evaluation to "
+            "evaluation, but hardly."
+        )
     return "Start a new run with a lower learning rate or a longer warm-up."
 
 

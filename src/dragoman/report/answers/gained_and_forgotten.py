@@ -30,7 +30,13 @@ def _gained(found: Adaptation) -> Answer:
             f"Use {found.parent} itself, or start a new run with a lower learning rate; check the "
             "new text first (dragoman inspect)."
         )
-    elif enough.step < last.step:
+    elif best != last and enough is None:
+        stop = "That may be chance: the interval includes no gain at all."
+        advice = (
+            f"Use {found.parent} itself unless a larger validation set shows a gain, or start a "
+            "new run with more text or another learning rate."
+        )
+    elif enough and enough.step < last.step:
         stop = (
             f"By step {enough.step:,} BLEU was as good as that, within the error of the comparison."
         )
@@ -51,7 +57,7 @@ def _gained(found: Adaptation) -> Answer:
             "parent": found.parent,
             "best": asdict(best),
             "last": asdict(last),
-            "could_have_stopped_at": enough.step,
+            "could_have_stopped_at": enough.step if enough else None,
             "by_step": [asdict(one) for one in found.new],
         },
         confidence="high" if verdict != "unclear" else "low",
@@ -70,11 +76,12 @@ def _forgotten(found: Adaptation) -> Answer:
         )
     worst = min(at_best, key=lambda one: one.gain)
     verdict, tone = _verdict_of(worst, good="no", bad="yes")
-    at_enough = found.old_at(found.enough.step)
+    enough = found.enough
+    at_enough = found.old_at(enough.step) if enough and enough != found.best else ()
     earlier = (
-        f" At step {found.enough.step:,}, with a comparable gain, it was "
+        f" At step {at_enough[0].step:,}, with a comparable gain, it was "
         f"{min(one.gain for one in at_enough):+.2f}."
-        if at_enough and found.enough.step != found.best.step
+        if at_enough
         else ""
     )
     others = "".join(f" On {one.set}: {_words(one)}." for one in at_best if one != worst)
@@ -86,7 +93,7 @@ def _forgotten(found: Adaptation) -> Answer:
         id="forgotten",
         question=_FORGOTTEN,
         verdict=verdict,
-        headline={"no": "Nothing", "yes": f"{-worst.gain:.1f} BLEU"}.get(verdict, "Unclear"),
+        headline={"no": "Nothing", "yes": f"{worst.gain:+.1f} BLEU"}.get(verdict, "Unclear"),
         tone=tone,
         note=f"{worst.low:+.1f} to {worst.high:+.1f} on {worst.set}",
         answer=f"On {worst.set}, {_words(worst)} by step {worst.step:,}, the best step on the "

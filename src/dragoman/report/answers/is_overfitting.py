@@ -69,7 +69,8 @@ def overfitting(evidence: Evidence, findings: Findings) -> Answer:
     def by_one_set(learning: Learning) -> Answer:
         if learning.convergence.reason == "no better than guessing":
             words = "The model was never better than guessing: it has learned nothing to overfit."
-            return unknown("overfitting", _QUESTION, words)
+            advice = "Let it learn first: see the answer to whether the model is fully trained."
+            return unknown("overfitting", _QUESTION, words, advice)
         case = _Case(evidence, learning.overfitting, findings.schedule)
         facts = facts_of(case.found)
         return ROWS[case.found.reason].answer("overfitting", _QUESTION, facts, case)

@@ -36,7 +36,9 @@ def compare_runs(first: Path, second: Path, output: Path, now: float | None = No
     """Write compare.html, compare.md and compare.json into a folder; return the page's path."""
     moment = time.time() if now is None else now
     sides = _load_sides((first, second), moment)
-    questions = list(zip(*(side.answers for side in sides), strict=True))
+    # What a run gained of its parent is among the facts.
+    own, other = ({one.id: one for one in side.answers} for side in sides)
+    questions = [(answer, other[name]) for name, answer in own.items() if name in other]
     pictures = {"curves": drawn([picture for picture in _pictures(sides) if picture])}
     settings = differing(*(flat_settings(side.evidence.settings) for side in sides))
     identity = differing(*(_identity(side.evidence) for side in sides))

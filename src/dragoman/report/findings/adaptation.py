@@ -34,11 +34,13 @@ class Adaptation:
         return max(self.new, key=lambda one: one.bleu)
 
     @property
-    def enough(self) -> Change:
-        """The first evaluation that is as good as the best, as far as can be told."""
-        best = self.best
-        error = best.gain - best.low
-        return next(one for one in self.new if one.gain >= best.gain - error)
+    def enough(self) -> Change | None:
+        """The first evaluation that is as good as the best, as far as can be told.
+
+        None if the best may be no better than what the run started from.
+        """
+        lowest = self.best.low
+        return next(one for one in self.new if one.gain >= lowest) if lowest > 0 else None
 
     def old_at(self, step: int) -> tuple[Change, ...]:
         """What became of the old sets by a step."""

@@ -12,7 +12,6 @@ from dragoman.languages import language_name
 from dragoman.prediction.assumptions import assumptions_of
 from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import SEE_WHAT_IS_MISSING, Answer, plain
-from dragoman.report.answers.gained_and_forgotten import adaptation_answers
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.page.identity import (
@@ -54,7 +53,7 @@ def write_report(run: Path, now: float | None = None, output: Path | None = None
     moment = time.time() if now is None else now
     evidence = load_evidence(run, moment)
     findings = analyse(evidence)
-    answers = (*answer_all(evidence, findings), *adaptation_answers(evidence))
+    answers = answer_all(evidence, findings)
     pictures = {answer: drawn(chosen) for answer, chosen in pictures_of(evidence, findings).items()}
     values = _page_values(evidence, findings, answers, moment) | {"pictures": pictures}
     files = {
