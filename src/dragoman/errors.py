@@ -9,6 +9,8 @@ _ADVICE = {
     errno.EROFS: "name a path on a disk that can be written to",
 }
 
+FIX_FIRST = "fix this, then run the same command to resume"
+
 
 class UserError(ValueError):
     """A mistake the user can mend: names the thing, the value and the fix. Exit code 2."""
@@ -20,6 +22,10 @@ class Unreachable(UserError):
 
 class SystemFault(RuntimeError):
     """The machine's fault, such as a full disk or a dead process. Exit code 1."""
+
+    def __init__(self, message: str, host: str = "") -> None:
+        super().__init__(message)
+        self.host = host  # Where, if all workers tell of it.
 
 
 def require_package(name: str, extra: str) -> None:

@@ -443,3 +443,4 @@ class Provenance:
     model: ModelSize = item("how large")
     machines: Mapping[str, MachineHardware] = item("by host; all machines that took part")
     parent: ParentRun | None = item("the run that it started from", default=None)
+    identity: str = item("of the run, the same on every machine; older runs have none", default="")

@@ -20,7 +20,7 @@ from dragoman.cluster.launch import (
 )
 from dragoman.cluster.network import LOOPBACK, Route
 from dragoman.config import DistributedSettings
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import FIX_FIRST, SystemFault, UserError
 from support import wait_until
 
 
@@ -56,6 +56,17 @@ def test_nobody_is_brought_back_after_a_stop_was_asked_for(
     launcher.lost["hostB"] = 0.0  # When it is to be tried again.
     launcher.interrupts = 1
     launcher._look(1.0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"), [(f"no room; {FIX_FIRST}", ""), ("gone", "\nresume the run with: again")]
+)
+def test_who_has_something_to_fix_first_is_not_told_to_resume_twice(reason: str, line: str) -> None:
+    launcher = Launcher([Host("", 1)], Job([], command_line="again"), DistributedSettings())
+    launcher.control.give_up(Failure("hostB", None, 6, reason, time.time()))
+    with pytest.raises(SystemFault) as told:
+        launcher._note_exit(launcher.hosts[0], 1)
+    assert str(told.value) == f"hostB at step 6: {reason}{line}"
 
 
 @pytest.mark.parametrize("silent", [0.0, 6.0])

@@ -100,6 +100,34 @@ def test_lost_machine_is_gone_on_without_and_joins_again(net: Network, prepared:
         assert process.poll() is None
 
 
+def test_what_is_complete_is_copied_to_a_machine_that_lacks_it(
+    net: Network, prepared: Path
+) -> None:
+    runs = [run_on(net, one) for one in net.machines]
+    for _ in range(2):
+        with training(net, prepared / "config.toml", *SMALL) as process:
+            output = end_of(net, process)
+        assert process.returncode == 0, output
+        first, second = (
+            [path.read_bytes() for path in sorted(run.glob("checkpoints/step-00000024/*.saf*"))]
+            for run in runs
+        )
+        assert first == second
+        assert len(first) == 2
+        shutil.rmtree(runs[1] / "checkpoints")
+    assert "hostB: copied step-00000024, which was missing there" in output
+
+
+def test_two_runs_of_one_name_are_not_made_one(net: Network, prepared: Path) -> None:
+    config = prepared / "config.toml"
+    for hosts, steps, code in (("hostA", 4, 0), ("hostB", 8, 0), ("hostA,hostB", 12, 2)):
+        with training(net, config, *SMALL, f"training.steps={steps}", hosts=hosts) as process:
+            output = end_of(net, process)
+        assert process.returncode == code, output
+    assert "on hostA and on hostB are different runs of one name: choose another" in output
+    assert [metrics(run_on(net, one), "train")[-1]["step"] for one in net.machines] == [4, 8]
+
+
 def test_used_up_restarts_end_the_run_on_all_machines(net: Network, prepared: Path) -> None:
     first, second = net.machines
     settings = [*SMALL, *LONG, "distributed.max_restarts=0", "distributed.timeout_seconds=10"]

@@ -76,7 +76,9 @@ def test_steps_of_other_workers_do_not_count_for_the_network(tmp_path: Path) -> 
     assert findings.network.traffic[0].bytes_per_step == pytest.approx(2e6, rel=1e-3)
     assert findings.correlation.windows is not None
     np.testing.assert_allclose(findings.correlation.windows.seconds_per_step, 0.5)
-    assert "with the latest 4 a step took 0.500 s" in step_time(evidence, findings).details[0]
+    answer = step_time(evidence, findings)
+    assert answer.verdict == pytest.approx(0.5)
+    assert "of the latest 4; all steps took 0.880 s on average" in answer.details[0]
     assert any("40 of 160 steps with the latest workers" in line for line in evidence.missing)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dragoman.cluster.control_store import Attempt
+from dragoman.cluster.failures import describe_error
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config_file import load_config
@@ -130,11 +131,13 @@ def test_a_run_whose_last_checkpoint_failed_is_not_complete(
     with monkeypatch.context() as patch:
         fail_to_write(patch, step=6)
         patch.setattr(Trainer, "_queue_step", queue_step_and_ask)
-        with pytest.raises(SystemFault, match=r"^here: checkpoint .*step-00000006 could not be"):
+        with pytest.raises(SystemFault, match=r"^checkpoint .*step-00000006 could not be") as told:
             run_with(supervision, prepared, "training.steps=6")
+    assert str(describe_error(told.value, 1, 6)).startswith("here at step 6: checkpoint ")
     folder = prepared / "run"
     (stop,) = metrics(folder, "stop")
     assert (stop["step"], stop["reason"]) == (6, "error")
+    assert stop["detail"].startswith("checkpoint ")
     log = (folder / "train.log").read_text()
     assert "step-00000006 could not be written: [Errno 28]" in log
     assert "complete" not in log

@@ -57,9 +57,10 @@ def describe_error(error: BaseException, worker: int | None, step: int | None) -
     text = explain(error) if is_told else f"{type(error).__name__}: {error}".splitlines()[0]
     if is_echo(error):
         text = "connection to another worker lost"
+    elsewhere = error.host if isinstance(error, SystemFault) else ""
     return Failure(
-        host=socket.gethostname(),
-        worker=worker,
+        host=elsewhere or socket.gethostname(),
+        worker=None if elsewhere else worker,
         step=step,
         reason=text,
         time=time.time(),

@@ -24,7 +24,7 @@ from dragoman.cluster.network import LOOPBACK, route_to_others
 from dragoman.cluster.orders import Orders
 from dragoman.config import DistributedSettings
 from dragoman.console import say
-from dragoman.errors import SystemFault, UserError
+from dragoman.errors import FIX_FIRST, SystemFault, UserError
 from dragoman.stop_signals import stop_signals_caught
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -238,7 +238,8 @@ class Launcher:
         what = str(cause) if cause else f"{host.name or 'the agent'} exited with code {code}"
         missing = [name for name in self.agents if name != host.name and self._is_missing(name)]
         gone = f"; {', '.join(missing)} did not come back" if missing else ""
-        raise SystemFault(f"{what}{gone}{self._advice()}")
+        advice = "" if FIX_FIRST in what else self._advice()
+        raise SystemFault(f"{what}{gone}{advice}")
 
     def _is_missing(self, name: str) -> bool:
         # Over a link that was cut ssh takes longer to end than machines may be told to wait.

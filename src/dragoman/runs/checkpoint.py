@@ -60,10 +60,7 @@ class Written:
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Written:
     """Write one checkpoint aside, put it in place, and enter it in the index."""
-    name = checkpoint_name(checkpoint.step)
-    aside = folder / f".{name}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    aside = _room_for(folder, checkpoint_name(checkpoint.step))
     save_file(dict(checkpoint.weights), aside / WEIGHTS)
     save_file(dict(checkpoint.optimizer), aside / OPTIMIZER)
     state = CheckpointState(
@@ -74,12 +71,32 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Written:
         {file: describe_file(aside / file) for file in (WEIGHTS, OPTIMIZER)},
     )
     (aside / STATE).write_text(json.dumps(encode(state), indent=2))
+    return _put_in_place(aside)
+
+
+def copy_checkpoint(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
+    """Write a checkpoint down as another machine has it."""
+    aside = _room_for(folder, name)
+    for file, content in files.items():
+        (aside / file).write_bytes(content)
+    _put_in_place(aside)
+
+
+def _room_for(folder: Path, name: str) -> Path:
+    aside = folder / f".{name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    return aside
+
+
+def _put_in_place(aside: Path) -> Written:
+    folder, name = aside.parent, aside.name.removeprefix(".")
     for path in aside.iterdir():
         _flush(path)
     flush_folder(aside)
     own = _entry(aside)
     entries = read_index(folder).checkpoints
-    valid = [entry for entry in entries if entry.step < checkpoint.step]
+    valid = [entry for entry in entries if entry.step < own.step]
     if len(valid) < len(entries):
         write_index(folder, valid)
     before = folder / f".{name}{BEFORE}"
@@ -95,7 +112,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Written:
     flush_folder(folder)
     write_index(folder, [*valid, own])
     shutil.rmtree(before, ignore_errors=True)
-    return Written(own.bytes, [entry.name for entry in entries if entry.step > checkpoint.step])
+    return Written(own.bytes, [entry.name for entry in entries if entry.step > own.step])
 
 
 def read_index(folder: Path) -> CheckpointIndex:

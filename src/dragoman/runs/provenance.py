@@ -39,6 +39,7 @@ def describe_run(
     parameters: int,
     tensors: int,
     parent: ParentRun | None = None,
+    identity: str = "",
 ) -> Provenance:
     """Collect all that a reader needs to reproduce a run; `corpus` is the prepared folder."""
     command = shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or ["dragoman", *sys.argv[1:]]
@@ -58,6 +59,7 @@ def describe_run(
         model=ModelSize(parameters, tensors),
         machines={},
         parent=parent,
+        identity=identity,
     )
 
 

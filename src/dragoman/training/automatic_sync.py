@@ -21,7 +21,9 @@ def settle_sync(config: Config, run: RunFolder, workers: Workers) -> tuple[Confi
         return config, ""
     found = [one for one in workers.gather_json(_chosen_before(run)) if one]
     if found:
-        return _with(config, replace(config.distributed, **found[0])), ""
+        kept = replace(config.distributed, **found[0])
+        words = f'keeps sync = "{kept.sync}", as this run began; only a new run (--run) measures'
+        return _with(config, kept), f'distributed.sync = "auto" {words}'
     choice = _measure(config, workers)
     chosen = choice.apply_to(config.distributed)
     words = f'distributed.sync = "auto" chooses {in_words(choice.way)}: {choice.reason}'

@@ -80,11 +80,13 @@ def open_everywhere(
     facts = Facts.collect(config, parts.corpus.identity, parts.model.parameters())
     clock_leads = agree(facts, workers)
     parent = parent_everywhere(config, run, parts, workers)
+    identity = agree_on_identity(run, workers, writes)
     found = None
     if writes:
         tensors = len(list(parts.model.parameters()))
         described = parent.described if parent else None
-        open_run(run, config, parts.corpus, count_parameters(parts.model), tensors, described)
+        parameters = count_parameters(parts.model)
+        open_run(run, config, parts.corpus, parameters, tensors, described, identity)
         found = find_progress(run, warnings.append)
     source = newest(run, found, workers)
     progress, checkpoint = Progress(), None
@@ -163,6 +165,7 @@ def open_run(
     parameters: int,
     tensors: int,
     parent: ParentRun | None = None,
+    identity: str = "",
 ) -> None:
     """Create the run folder, or check that the one there is the same run."""
     is_new = not run.exists()
@@ -176,10 +179,30 @@ def open_run(
             write_whole(path, corpus.read(name))
     if is_new:
         manifest = corpus.manifest.to_json()
-        described = describe_run(run, corpus.folder, manifest, parameters, tensors, parent)
+        described = describe_run(
+            run, corpus.folder, manifest, parameters, tensors, parent, identity
+        )
         write_provenance(run, described)
     # Last: a folder with a config is a run.
     write_whole(run.config, dump_config(config).encode())
+
+
+def agree_on_identity(run: RunFolder, workers: Workers, writes: bool) -> str:
+    """What tells this run from others, if it is not new on all machines; refuse two in one."""
+    own = read_provenance(run).identity if writes and run.exists() else None
+    new = workers.broadcast(uuid.uuid4().hex)
+    known = dict[str, str]()  # Hosts that have begun it, by identity.
+    for host, identity in zip(workers.hosts, workers.gather_json(own), strict=True):
+        if identity is not None:
+            known.setdefault(identity, host)
+    several = [identity for identity in known if identity]
+    if len(several) > 1:
+        first, second = (known[identity] for identity in several[:2])
+        raise UserError(
+            f"{run.path} on {first} and on {second} are different runs of one name: choose another "
+            "--run, or move one of them away"
+        )
+    return next(iter(several or known), new)
 
 
 def refuse_changes(run: RunFolder, config: Config, corpus: PreparedCorpus) -> None:

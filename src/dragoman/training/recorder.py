@@ -103,12 +103,12 @@ class Recorder:
         if self.writes:
             # A checkpoint without the history of its steps would leave a gap after a kill.
             self.flush()
-            self._note_saved(self._checkpoints.save(checkpoint))
+            self._note_saved(self._checkpoints.save(checkpoint), "; training continues")
 
     def note_saved(self) -> None:
         """Write down any checkpoint that was finished meanwhile."""
         if self.writes:
-            self._note_saved(self._checkpoints.done())
+            self._note_saved(self._checkpoints.done(), "; training continues")
 
     def finish_saving(self) -> str:
         """Wait until the last checkpoint is on disk; say why it is not, if so."""
@@ -132,7 +132,7 @@ class Recorder:
             self._metrics.close()
         self.display.stop()
 
-    def _note_saved(self, saved: Saved | None) -> None:
+    def _note_saved(self, saved: Saved | None, and_then: str = "") -> None:
         if saved is None:
             return
         self._failure = ""
@@ -141,8 +141,8 @@ class Recorder:
             self._failure = f"checkpoint {path} could not be written: {saved.event.reason}"
             self._untold.append((saved.step, saved.event.reason))
             self.event("checkpoint_failed", saved.step, saved.event)
-            self.say(f"{self._failure}; training continues")
+            self.say(f"{self._failure}{and_then}")
         else:
             self.event("checkpoint", saved.step, saved.event)
         if saved.left_over:
-            self.say(f"old checkpoints could not be deleted: {saved.left_over}; training continues")
+            self.say(f"old checkpoints could not be deleted: {saved.left_over}{and_then}")

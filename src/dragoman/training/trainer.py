@@ -6,11 +6,12 @@ from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 
+from dragoman.cluster.failures import describe_error
 from dragoman.cluster.links import SECONDS_PER_LINK, measure_links, neighbours
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
-from dragoman.errors import SystemFault
+from dragoman.errors import FIX_FIRST, SystemFault
 from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
 from dragoman.prediction.run_schedule import RunSchedule
@@ -23,6 +24,7 @@ from dragoman.training.announcements import announce_beginning, describe_end
 from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
+from dragoman.training.copies import complete_copies
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened
@@ -48,7 +50,7 @@ class Trainer:
         supervision: Supervision,
         signals: StopSignals,
     ) -> None:
-        self.config, self.workers = config, workers
+        self.config, self.run_folder, self.workers = config, run, workers
         self.supervision, self.signals = supervision, signals
         self.parts, self.model, self.step = parts, parts.model, parts.step
         self.local = self.step if isinstance(self.step, LocalStep) else None
@@ -87,6 +89,8 @@ class Trainer:
         at_end.callback(self.evaluator.close)
         stop = self._agree(self._reason_to_stop())
         if stop is not Stop.NO and not self.progress.owes_evaluation:
+            if self.opened.checkpoint and stop is not Stop.SIGNAL:
+                self._complete_copies(self.opened.checkpoint)
             self._conclude(stop)
             return stop
         try:
@@ -103,7 +107,7 @@ class Trainer:
             self.recorder.flush()
             self.supervision.post_failure(error)  # Not after a long save.
             self.recorder.finish_saving()
-            detail = f"{type(error).__name__}: {error}"
+            detail = describe_error(error, None, None).reason
             self.recorder.event("stop", self.progress.step, End("error", detail))
             raise
 
@@ -140,10 +144,12 @@ class Trainer:
             if stop is not Stop.NO or is_pause_due or saves_asked > self.saves_made:
                 self._collect_results(is_pause_due=True)
                 stop = self._evaluate_and_save(stop, saves_asked)
-        failure = self._finish_saving()
+        failed = self._finish_saving()
         self.watch.collect()
-        if failure:
-            raise SystemFault(f"{failure}; fix this, then run the same command to resume")
+        if failed:
+            (host, failure), *others = failed.items()
+            told = "; ".join([failure, *map(": ".join, others)])
+            raise SystemFault(f"{told}; {FIX_FIRST}", host)
         end = End(stop.reason, self.signals.requested)
         self.recorder.event("stop", self.progress.step, end)
         self._conclude(stop)
@@ -310,19 +316,20 @@ class Trainer:
 
     def _answer_save(self, save_asked: int) -> None:
         """Tell the launcher that the checkpoint it asked for is on every disk, if it is."""
-        failure = self._finish_saving()
+        failed = self._finish_saving()
         self.saves_made = save_asked
-        if failure:
+        if failed:
             # The launcher does not wait for ever; a try at every step would help nobody.
-            self.recorder.say(f"{failure}; the launcher that requested it will get no answer")
+            told = "; ".join(map(": ".join, failed.items()))
+            self.recorder.say(f"{told}; the launcher that requested it will get no answer")
         elif self.workers.is_first:
             self.supervision.note_saved(save_asked)
 
-    def _finish_saving(self) -> str:
-        """Wait until the last checkpoint is on every disk; name those where it is not, and why."""
+    def _finish_saving(self) -> dict[str, str]:
+        """Wait until the last checkpoint is on every disk; tell where it is not, and why."""
         failures = self.workers.gather_json(self.recorder.finish_saving())
         by_host = zip(self.workers.hosts, failures, strict=True)
-        return "; ".join(f"{host}: {failure}" for host, failure in by_host if failure)
+        return {host: failure for host, failure in by_host if failure}
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.config.training.precision, self.workers.device)
@@ -342,6 +349,11 @@ class Trainer:
 
     def _is_due(self, every_steps: int) -> bool:
         return self.progress.step % every_steps == 0
+
+    def _complete_copies(self, name: str) -> None:
+        """A disk may have had no room for the last checkpoint."""
+        for host in complete_copies(self.run_folder, name, self.opened.writers, self.workers):
+            self.recorder.say(f"{host}: copied {name}, which was missing there")
 
     def _conclude(self, stop: Stop) -> None:
         """All is on every disk: tell the launcher, then everybody."""

@@ -38,7 +38,7 @@ class _Case:
 
 def step_time(evidence: Evidence, findings: Findings) -> Answer:
     """Mean, median and percentiles of the step time, and its phases."""
-    times, reason = findings.times, findings.step_reason
+    times, reason = findings.usual_times, findings.step_reason
     if times is None or reason is None:
         words = "No step has been logged yet."
         return unknown("step_time", _QUESTION, words, "Let the run continue for a few steps.")
@@ -63,12 +63,15 @@ def _details(evidence: Evidence, findings: Findings, times: StepTimes) -> tuple[
     if times.are_few:
         few = plural(times.steps, "step")
         details.append(f"Only {few} count, including the first ones after a start.")
-    latest = findings.latest_times
-    if latest is not None and len(evidence.history.latest_steps) < len(evidence.history.train):
-        details.append(
-            f"The workers changed during the run: with the latest {evidence.workers:,} "
-            f"a step took {in_time(latest.mean)}."
+    latest, everything = findings.latest_times, findings.times
+    if latest and everything and evidence.history.have_workers_changed:
+        told = (
+            f"these are the steps of the latest {evidence.workers:,}; all steps took "
+            f"{in_time(everything.mean)} on average"
+            if times is latest
+            else f"with the latest {evidence.workers:,} a step took {in_time(latest.mean)}"
         )
+        details.append(f"The workers changed during the run: {told}.")
     if balanced := _balance_words(evidence):
         details.append(balanced)
     return tuple(details)

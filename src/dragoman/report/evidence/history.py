@@ -85,6 +85,11 @@ class History:
         same = [number for number, one in enumerate(self.attempts, 1) if one.began.hosts == hosts]
         return self.train.take(np.isin(self.train.attempt, same)) if same else self.train
 
+    @property
+    def have_workers_changed(self) -> bool:
+        """Whether some steps were made by others than the latest workers."""
+        return len(self.latest_steps) < len(self.train)
+
 
 @dataclass(frozen=True)
 class _Log:

@@ -34,6 +34,7 @@ class Findings:
     times: StepTimes | None
     step_reason: StepTimeReason | None
     latest_times: StepTimes | None  # Of the steps that the latest workers made.
+    usual_times: StepTimes | None  # Those, or of all steps if they are few.
     network: Network | None
     correlation: TrafficCorrelation
     calibration: MeasuredRun | None
@@ -57,6 +58,7 @@ def analyse(evidence: Evidence) -> Findings:
     latest = measure_steps(evidence.history.latest_steps, evidence.local_steps)
     network = judge_network(evidence, latest) if latest else None
     times = measure_steps(train, evidence.local_steps)
+    usual = latest if latest and not latest.are_few else times
     straggler = network.straggler if network else None
     is_held_up = bool(latest and straggler and straggler.is_worth_naming(latest.mean))
     calibration = calibrate(evidence, latest, network) if latest and network else None
@@ -70,8 +72,9 @@ def analyse(evidence: Evidence) -> Findings:
         learning_rate=judge_learning_rate(train, schedule),
         gpus=judge_gpus(evidence),
         times=times,
-        step_reason=judge_steps(times, is_held_up) if times else None,
+        step_reason=judge_steps(usual, is_held_up) if usual else None,
         latest_times=latest,
+        usual_times=usual,
         network=network,
         correlation=correlate_with_steps(evidence),
         calibration=calibration,

@@ -68,8 +68,9 @@ def step_time_picture(evidence: Evidence, findings: Findings) -> Picture | None:
     found = findings.network
     network = ""
     if found is not None and found.machines > 1 and found.network_share > 0:
+        whose = " of the latest workers" if evidence.history.have_workers_changed else ""
         network = (
-            " Of the exposed communication, a faster network could remove at most "
+            f" Of the exposed communication{whose}, a faster network could remove at most "
             f"{in_percent(found.network_share)} of the step time; the rest is waiting for the "
             "slowest worker."
         )
