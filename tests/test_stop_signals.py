@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from dragoman.stop_signals import stop_signals_caught
+from dragoman.stop_signals import imports_interruptible, stop_signals_caught
+from support import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,29 @@ def test_who_started_with_nohup_stays_when_the_terminal_closes() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_ctrl_c_ends_an_import_that_would_swallow_it(tmp_path: Path) -> None:
+    (tmp_path / "stubborn.py").write_text(
+        "import time\nprint('here', flush=True)\nwhile True:\n"
+        "    try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        pass\n"
+    )
+    code = "from dragoman.stop_signals import imports_interruptible as block\nwith block(): "
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{code} import stubborn"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=PATIENCE)[1] == "dragoman: interrupted\n"
+    assert process.returncode == 130
+
+
+def test_ctrl_c_elsewhere_is_an_exception_as_ever() -> None:
+    with pytest.raises(KeyboardInterrupt), imports_interruptible():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

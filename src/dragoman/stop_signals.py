@@ -1,9 +1,42 @@
 """The signals that request an orderly stop."""
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from dragoman.console import say
+
+INTERRUPTED = 130  # Exit code.
+
+
+@contextmanager
+def imports_interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the process at once while modules are imported.
+
+    An exception would be lost in their C code, or leave half a module to whoever needs it next.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    while frame:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            say("dragoman: interrupted")
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 @contextmanager
