@@ -236,7 +236,7 @@ def test_the_usual_questions_reach_a_thousand_workers() -> None:
     assert rows[0].label == "this run"
     assert max(row.workers for row in rows) == 1024
     steps = {row.label: row.seconds_step for row in rows}
-    assert steps["infinite network"] < steps["network of 10 Gb/s"] < steps["network of 1 Gb/s"]
+    assert steps["infinite bandwidth"] < steps["network of 10 Gb/s"] < steps["network of 1 Gb/s"]
     text = text_table(prediction_cells(rows, 50_000), 200)
     assert "1,024 workers" in text
     assert len({len(line) for line in text.splitlines()[-len(rows) :]}) == 1
@@ -479,7 +479,7 @@ def test_several_machines_of_a_run_on_one_have_the_usual_link(
     (link, *_), _ = asked(run, capsys, bandwidth="10Gbit")
     assert (link[0], link[-3:]) == ("10.0 Gb/s, 2 machines", ["10.0 Gb/s", "2", "2"])
     (free, *_), _ = asked(run, capsys, bandwidth="inf")
-    assert (free[0], free[-3]) == ("infinite network, 2 machines", "infinite")
+    assert (free[0], free[-3]) == ("infinite bandwidth, 2 machines", "infinite")
     with pytest.raises(UserError, match="one machine has no links"):
         asked(run, capsys, bandwidth="10Gbit", machines=1)
 

@@ -25,7 +25,7 @@ def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
         (f"network of {name}", replace(several, bytes_per_second=gigabits * GIGABIT))
         for name, gigabits in links.items()
     ]
-    questions.append(("infinite network", replace(several, bytes_per_second=math.inf)))
+    questions.append(("infinite bandwidth", replace(several, bytes_per_second=math.inf)))
     other: Compression = "bf16" if run.compression == "none" else "none"
     questions.append(
         (f"{other} compression".replace("none", "no"), replace(several, compression=other))
