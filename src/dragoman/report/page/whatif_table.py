@@ -148,7 +148,7 @@ def questions_of(scenario: Scenario, run: MeasuredRun) -> list[tuple[str, Scenar
 def _label(scenario: Scenario) -> str:
     speed, latency = scenario.bytes_per_second, scenario.latency_seconds
     parts = [
-        f"{in_bits_per_second(speed)}{' network' * math.isinf(speed)}" if speed else "",
+        f"{in_bits_per_second(speed)}{' bandwidth' * math.isinf(speed)}" if speed else "",
         f"{in_time(latency)} latency" if latency is not None else "",
         plural(scenario.machines, "machine") if scenario.machines else "",
         plural(scenario.workers, "worker") if scenario.workers else "",
