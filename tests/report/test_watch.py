@@ -369,3 +369,19 @@ def test_a_selection_and_the_focus_survive_an_update(tmp_path: Path) -> None:
         assert (page.evaluate(selected), page.evaluate(focused)) == (reference, chosen)
         assert page.evaluate(first) == chosen, "an answer that is gone is taken away"
         assert page.complaints() == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
+def test_a_young_model_fits_into_any_window(tmp_path: Path) -> None:
+    run = _running(tmp_path / "run", steps=100)
+    run.samples = [
+        {"step": 100, "source": "שלום.", "reference": "Hallo.", "translation": "ün" * 500}
+    ]
+    run.write()
+    wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    with _served(run.path) as served, Page(tmp_path / "profile") as page:
+        for width in (420, 900):
+            page.open(served.address, width=width)
+            page.wait_for("document.querySelectorAll('.try').length > 1")
+            assert not page.evaluate(wide)
