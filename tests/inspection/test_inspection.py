@@ -189,6 +189,9 @@ def test_each_damage_is_found_with_its_rate_and_no_other(tmp_path: Path, name: s
     page = html.unescape((tmp_path / "prepared/inspect.html").read_text())
     assert kind.title in page
     assert kind.remedy in page
+    for example in finding["examples"]:
+        for side in ("source", "target"):
+            assert f'<td dir="auto">{example[side]}</td>' in page
 
 
 def damaged_in_every_way() -> Lines:

@@ -96,6 +96,16 @@ def test_text_from_data_is_escaped_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_samples_are_shown_in_the_order_of_their_script(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    sample = {"source": "Peace.", "reference": "שלום.", "translation": "سلام."}
+    run.samples = [{"step": 60, **sample}]
+    page = _report(run.write())["report.html"]
+    for text in sample.values():
+        assert f'dir="auto">{text}<' in page
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
     run = pair_run(tmp_path, steps=60)
     run.watch(4_000_000)

@@ -35,6 +35,13 @@ def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_state, "SECONDS_BETWEEN_LOOKS", 0.0)
 
 
+RIGHT_TO_LEFT = """
+[...document.querySelectorAll('#samples *')].filter(
+  element => getComputedStyle(element).direction === 'rtl'
+).map(element => element.textContent)
+"""
+
+
 def _append(path: Path, *lines: dict[str, Any]) -> None:
     with open(path, "a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -385,3 +392,4 @@ def test_a_young_model_fits_into_any_window(tmp_path: Path) -> None:
             page.open(served.address, width=width)
             page.wait_for("document.querySelectorAll('.try').length > 1")
             assert not page.evaluate(wide)
+            assert page.evaluate(RIGHT_TO_LEFT) == ["שלום."]
