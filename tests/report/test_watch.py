@@ -41,6 +41,15 @@ RIGHT_TO_LEFT = """
 ).map(element => element.textContent)
 """
 
+CUT_NUMBERS = """
+[...document.querySelectorAll('svg text')].filter(text => {
+  const svg = text.ownerSVGElement, seen = getComputedStyle(svg).overflow === 'visible';
+  const box = text.getBoundingClientRect();
+  const frame = (seen ? svg.closest('.panel') : svg).getBoundingClientRect();
+  return box.left < frame.left || box.right > frame.right;
+}).map(text => text.textContent)
+"""
+
 
 def _append(path: Path, *lines: dict[str, Any]) -> None:
     with open(path, "a") as file:
@@ -393,3 +402,6 @@ def test_a_young_model_fits_into_any_window(tmp_path: Path) -> None:
             page.wait_for("document.querySelectorAll('.try').length > 1")
             assert not page.evaluate(wide)
             assert page.evaluate(RIGHT_TO_LEFT) == ["שלום."]
+            assert page.evaluate(CUT_NUMBERS) == []
+        page.evaluate("draw('bleu', svg => chart(svg, [{points: [[0, 0], [100, 0]]}]))")
+        assert page.evaluate("document.querySelector('#bleu text').textContent") == "0.0"
