@@ -145,13 +145,22 @@ def test_empty_lines_are_no_clean_text(tmp_path: Path) -> None:
     assert line == "WARNING: one side of all 9 pairs of the training text is empty"
 
 
-def test_a_language_that_is_no_code_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("language", "reason"),
+    [
+        ("english", "corpus.source_language = 'english' is not the code of a language"),
+        ("de", "corpus.source_language = 'de' and target_language = 'de' cannot be told apart"),
+    ],
+)
+def test_why_languages_are_not_checked_is_said_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], language: str, reason: str
 ) -> None:
     config = write_corpus(tmp_path, CLEAN[:9])
-    odd = replace(config, corpus=replace(config.corpus, source_language="english"))
-    assert inspect.inspect_text(odd, find_inputs(odd), 1).languages_checked == "nowhere"
-    assert "corpus.source_language = 'english' is not the code of a" in capsys.readouterr().err
+    odd = replace(config, corpus=replace(config.corpus, source_language=language))
+    found = inspect.inspect_text(odd, find_inputs(odd), 1)
+    assert found.languages_checked == "nowhere"
+    assert reason in capsys.readouterr().err
+    assert reason in html.unescape(write_inspection(tmp_path, odd, found).read_text())
 
 
 def test_clean_text_gives_an_empty_list(tmp_path: Path) -> None:
@@ -346,7 +355,7 @@ def test_languages_are_checked_where_no_tag_may_change_them(
     page = write_inspection(tmp_path / "prepared", config, found).read_text()
     (other,) = {"wrong_language", "swapped_sides"} - {name}
     assert f"<li>{KINDS[other].title}, in texts without a tag</li>" in page
-    assert "or some texts have tags" in page
+    assert "texts with a tag (<2en>) are not checked for wrong languages" in html.unescape(page)
     manifest = prepare(config, processes=1)
     assert "texts with a tag (<2en>) are left as they are" in capsys.readouterr().err
     assert manifest.corpora is not None

@@ -155,6 +155,7 @@ class Inspection:
     sampled: int  # Pairs whose scripts were looked at, and languages where these are known.
     languages: tuple[str, str]
     languages_checked: LanguagesChecked
+    languages_unchecked: str  # Why not everywhere; empty if everywhere.
     sides: tuple[SideSize, SideSize]
     overlaps: tuple[SetOverlap, ...]
     findings: tuple[Finding, ...]

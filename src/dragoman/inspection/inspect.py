@@ -20,7 +20,9 @@ SAMPLED_PAIRS = 20_000  # Whose languages are looked at: enough for a rate of 1%
 def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
     """Look at all training text of a config."""
     languages = config.corpus.source_language, config.corpus.target_language
-    checked = _languages_checked(languages, inputs)
+    checked, unchecked = _languages_checked(languages, inputs)
+    if unchecked:
+        say(unchecked)
     keys = tuple(frozenset(side) for side in set_sentences(inputs))
     share = min(1.0, SAMPLED_PAIRS / max(1, _estimate_pairs(inputs)))
     watched = Watched(None if checked == "nowhere" else languages, share, (keys[0], keys[1]))
@@ -38,32 +40,29 @@ def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
         for found, chunk in zip(ordered_map(pool, look, chunks, processes), same, strict=True):
             tally.add(chunk, found)
             progress.advance(chunk.packed_bytes)
-    return tally.inspection(inputs, languages, checked)
+    return tally.inspection(inputs, languages, checked, unchecked)
 
 
-def _languages_checked(languages: tuple[str, str], inputs: Inputs) -> LanguagesChecked:
-    """Where languages can be checked; where not, say why."""
+def _languages_checked(languages: tuple[str, str], inputs: Inputs) -> tuple[LanguagesChecked, str]:
+    """Where languages can be checked, and why not everywhere."""
     for side, language in zip(SIDES, languages, strict=True):
         if not knows(language):
-            say(
+            return "nowhere", (
                 f"corpus.{side}_language = {language!r} is not the code of a language that can be "
                 "identified, such as en: wrong languages are not checked"
             )
-            return "nowhere"
     if languages[0] == languages[1]:
-        say(
+        return "nowhere", (
             f"corpus.source_language = {languages[0]!r} and target_language = {languages[1]!r} "
             "cannot be told apart: wrong languages are not checked"
         )
-        return "nowhere"
     if not inputs.train_tags:
-        return "everywhere"
-    say(
+        return "everywhere", ""
+    is_any_known = any(files.languages_are_known for files in inputs.train)
+    return "untagged" if is_any_known else "nowhere", (
         f"texts with a tag ({', '.join(inputs.train_tags)}) are not checked for wrong languages "
         "and swapped sides: a tag does not say which languages they are in"
     )
-    is_any_known = any(files.languages_are_known for files in inputs.train)
-    return "untagged" if is_any_known else "nowhere"
 
 
 def _estimate_pairs(inputs: Inputs) -> float:

@@ -113,7 +113,7 @@ def _values(folder: Path, config: Config, found: Inspection) -> dict[str, Any]:
         ),
         "sampled": f"{found.sampled:,}",
         "languages": languages,
-        "languages_known": found.languages_checked == "everywhere",
+        "languages_unchecked": found.languages_unchecked,
         "overlaps": [
             _overlap_values(one, config.cleaning) for one in found.overlaps if one.sentences
         ],

@@ -166,7 +166,11 @@ class Tally:
         return tuple(SetOverlap(name, known[name], found[name]) for name in known)
 
     def inspection(
-        self, inputs: Inputs, languages: tuple[str, str], checked: LanguagesChecked
+        self,
+        inputs: Inputs,
+        languages: tuple[str, str],
+        checked: LanguagesChecked,
+        unchecked: str,
     ) -> Inspection:
         """All of it."""
         source, target = (
@@ -186,6 +190,7 @@ class Tally:
             sampled=self.sampled,
             languages=languages,
             languages_checked=checked,
+            languages_unchecked=unchecked,
             sides=(source, target),
             overlaps=self.overlaps(inputs),
             findings=self.findings(),
