@@ -111,6 +111,8 @@ def test_runs_without_anything(tmp_path: Path) -> None:
         (tmp_path / name / "metrics.jsonl").touch()
     page = compare_runs(tmp_path / "one", tmp_path / "two", tmp_path / "out")
     assert "All settings are the same" in page.read_text()
+    markdown = (tmp_path / "out" / "compare.md").read_text()
+    assert "## What changed\n\nAll settings are the same.\n\n## Curves\n" in markdown
 
 
 def test_differing() -> None:
