@@ -65,6 +65,13 @@ def test_nothing_wrong_is_said_where_nothing_is(config: Config) -> None:
             ["eth0 of A advertises 1,000 Mb/s but carries 30%", "eth0 of B advertises"],
         ),
         (
+            replace(FINDINGS, links=(link("A", "B"), link("B", "A", 0.002 * GIGABIT))),
+            [
+                "B -> A (eth0) is slow: 2.00 Mb/s, 0.2% of the best link; every step waits for it",
+                "eth0 of B advertises 1,000 Mb/s but carries 0.2% of it",
+            ],
+        ),
+        (
             replace(
                 FINDINGS,
                 machines=(

@@ -8,7 +8,7 @@ from dragoman.config import Config, moments_kept, shape_of
 from dragoman.prediction.step_model import UNEQUAL
 from dragoman.records import Link
 from dragoman.report.answers.time_and_sizes import kept_by_local_steps
-from dragoman.wording import in_bits_per_second, in_bytes, in_time
+from dragoman.wording import in_bits_per_second, in_bytes, in_percent, in_time
 
 # A link this far below the others, or a host this far behind them, holds everyone up.
 SLOW_LINK, SLOW_HOST = 0.5, UNEQUAL
@@ -42,7 +42,8 @@ def _slow_links(links: Sequence[Link]) -> list[str]:
     return [
         f"{link.hosts[0]} -> {link.hosts[1]} ({link.interface}) is slow: "
         f"{in_bits_per_second(link.goodput_bytes_per_second)}, "
-        f"{link.goodput_bytes_per_second / best:.0%} of the best link; every step waits for it"
+        f"{in_percent(link.goodput_bytes_per_second / best)} of the best link; "
+        "every step waits for it"
         for link in links
         if link.goodput_bytes_per_second < SLOW_LINK * best
     ]
@@ -60,7 +61,7 @@ def _poor_links(findings: Findings) -> list[str]:
         if reached < POOR_GOODPUT:
             found.append(
                 f"{link.interface} of {host} advertises {link.speed_mbit:,} Mb/s but carries "
-                f"{reached:.0%} of it: look for a bad cable, a busy switch or a rate limit"
+                f"{in_percent(reached)} of it: look for a bad cable, a busy switch or a rate limit"
             )
         faster = {
             name: speed
