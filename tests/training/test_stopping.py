@@ -6,6 +6,7 @@ import pytest
 from dragoman.config import ScheduleSettings, TrainingSettings
 from dragoman.prediction.outlook import look_ahead
 from dragoman.prediction.run_schedule import RunSchedule
+from dragoman.training.announcements import describe_end
 from dragoman.training.progress import Best, Progress, ScoreCurve
 from dragoman.training.stopping import Stop, Stopwatch, reason_to_stop
 
@@ -21,13 +22,17 @@ def test_hours_are_those_of_all_attempts() -> None:
     assert stop(settings, seconds=Stopwatch(2 * 3600).seconds()) is Stop.HOURS
 
 
-@pytest.mark.parametrize(("metric", "is_over"), [("loss", False), ("bleu", True)])
-def test_patience_waits_for_its_own_metric(metric: str, is_over: bool) -> None:
+@pytest.mark.parametrize(
+    ("metric", "is_over", "words"), [("loss", False, "loss"), ("bleu", True, "BLEU")]
+)
+def test_patience_waits_for_its_own_metric(metric: str, is_over: bool, words: str) -> None:
     best = Best()
     for loss in (3.0, 2.0, 1.0):
         best.update(loss, bleu=20.0)
     settings = TrainingSettings(patience=2, patience_metric=metric)  # type: ignore[arg-type]
     assert stop(settings, best) is (Stop.PATIENCE if is_over else Stop.NO)
+    said = describe_end(Stop.PATIENCE, Progress(step=10), settings, None)
+    assert said.endswith(f": 2 evaluations without a better {words}")
 
 
 def test_a_loss_that_is_not_finite_is_no_improvement_and_hinders_none() -> None:

@@ -73,7 +73,7 @@ def describe_end(
         Stop.EPOCHS: f"training.epochs = {training.epochs} reached",
         Stop.HOURS: f"training.hours = {training.hours} reached",
         Stop.PATIENCE: f"{training.patience} evaluations without a better "
-        f"{training.patience_metric}",
+        f"{'BLEU' if training.patience_metric == 'bleu' else 'loss'}",
         Stop.GAIN_UNLIKELY: "50% more steps are only "
         f"{in_percent(progress.scores.gain_probability or 0.0)} likely to bring a gain",
     }[stop]
