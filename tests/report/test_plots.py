@@ -106,7 +106,16 @@ def test_few_evaluations_stay_in_the_picture_of_many_steps(tmp_path: Path) -> No
     top = axes.get_ylim()[1]
     plt.close(figure)
     assert top > 6.0
-    assert "above the picture" not in picture.caption
+    assert "cut off" not in picture.caption
+
+
+def test_what_is_cut_off_is_told_with_its_unit(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    next(line for line in run.lines if line["kind"] == "train")["seconds"] = 90.0
+    evidence = load_evidence(run.write(), START)
+    picture = step_time_picture(evidence, analyse(evidence))
+    assert picture is not None
+    assert picture.caption.endswith(" Values up to 90 seconds per step are cut off at the top.")
 
 
 def test_the_gap_is_drawn_even_if_only_its_beginning_is_known(tmp_path: Path) -> None:

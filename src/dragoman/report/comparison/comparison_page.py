@@ -116,7 +116,7 @@ def _pictures(sides: Sequence[Side]) -> list[Picture | None]:
                 for over_time in (False, True)
             ]
     if same_losses:
-        unit = "loss, nats per token"
+        unit = "nats per token"
         pictures.append(_step_curves(sides, "loss", "train-loss", "Training loss", unit))
     return [*pictures, _step_curves(sides, "seconds", "step-time", "Step time", "seconds per step")]
 
@@ -176,7 +176,7 @@ def _step_curves(
         key=key,
         title=f"{title} over steps",
         caption="Mean over groups of steps, with the range of single steps; evaluations and "
-        f"checkpoints excluded.{beyond(float(known.max()), top)}",
+        f"checkpoints excluded.{beyond(float(known.max()), top, unit)}",
         panels=(Panel(draw),),
         y_label=unit,
         height=280,

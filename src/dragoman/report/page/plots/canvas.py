@@ -155,9 +155,9 @@ def dashed(tint: str, **style: Any) -> dict[str, Any]:
     return {"color": colour(tint), "lw": 1.0, "ls": (0, (4, 3)), **style}
 
 
-def beyond(highest: float, top: float) -> str:
+def beyond(highest: float, top: float, unit: str) -> str:
     """Words for a caption, where a picture leaves something out above its top."""
-    return f" Values up to {highest:.3g} are cut off at the top." if highest > top else ""
+    return f" Values up to {highest:.3g} {unit} are cut off at the top." if highest > top else ""
 
 
 def standalone(svg: str) -> str:

@@ -71,7 +71,7 @@ def loss_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         caption="Label-smoothed loss per token. The band is the range of single steps around "
         f"their mean; the training loss is measured with dropout {dropout}"
         + (", so it may be above the evaluation loss." if is_dropping else ".")
-        + beyond(highest, high + edge),
+        + beyond(highest, high + edge, "nats per token"),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
         legend="best",
@@ -148,7 +148,7 @@ def gap_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         title="Loss on unseen text and on a sample of the training text",
         caption="Both measured in the same mode, without dropout. Overfitting shows when the "
         "upper curve turns up while the lower one keeps falling; a gap alone is not "
-        "overfitting." + beyond(highest, high + edge),
+        "overfitting." + beyond(highest, high + edge, "nats per token"),
         panels=(Panel(draw),),
         y_label="loss, nats per token",
         legend="above",  # A turn shows in the last evaluations: nothing may lie over them.

@@ -78,7 +78,7 @@ def step_time_picture(evidence: Evidence, findings: Findings) -> Picture | None:
         key="step_time",
         title="Step time by phase",
         caption="Mean seconds of each phase, stacked; the thin line is the slowest step of each "
-        "group." + network + beyond(highest, top),
+        "group." + network + beyond(highest, top, "seconds per step"),
         panels=(Panel(draw),),
         y_label="seconds per step",
         legend="above",
