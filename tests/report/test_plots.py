@@ -15,6 +15,7 @@ from dragoman.report.page.plots.canvas import SHAPES, WIDE, Panel, Picture, Shap
 from dragoman.report.page.plots.learning_plots import (
     gap_picture,
     gradient_norm_picture,
+    learning_rate_picture,
     loss_picture,
 )
 from dragoman.report.page.plots.machine_plots import network_picture, step_time_picture
@@ -95,6 +96,17 @@ def overfitting_run(path: Path, steps: int, last_loss: float = 6.0) -> RunFolder
             loss = 2 + (last_loss - 2) * step / steps
             run.evaluate(step, loss, 20.0, train_sample_loss=0.9)
     return run
+
+
+def test_a_run_that_followed_its_schedule_is_drawn_on_it(tmp_path: Path) -> None:
+    evidence = load_evidence(calm_run(tmp_path).write(), START)
+    picture = learning_rate_picture(evidence, analyse(evidence))
+    assert picture is not None
+    figure, axes = plt.subplots()
+    picture.panels[0].draw(axes, WIDE)
+    logged, schedule = (line.get_xydata() for line in axes.lines[:2])
+    plt.close(figure)
+    assert np.allclose(logged, schedule)
 
 
 def test_few_evaluations_stay_in_the_picture_of_many_steps(tmp_path: Path) -> None:

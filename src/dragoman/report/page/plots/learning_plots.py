@@ -165,7 +165,8 @@ def learning_rate_picture(evidence: Evidence, findings: Findings) -> Picture | N
         curve = envelope(train.step, train.learning_rate, shape.stretches)
         axes.plot(curve.x, curve.mean, color=colour("blue"), lw=2.6, label="logged")
         if schedule is not None:
-            steps = np.linspace(1, float(train.step[-1]), 200)
+            # Between whole steps it would be drawn as stairs beside the logged one.
+            steps = np.unique(np.linspace(1, float(train.step[-1]), 200).round())
             axes.plot(steps, schedule.at(steps), **dashed("ink", label="schedule"))
         if schedule is not None and schedule.peak_step <= train.step[-1]:
             axes.axvline(schedule.peak_step, color=colour("muted"), lw=0.8)
