@@ -106,6 +106,16 @@ def test_samples_are_shown_in_the_order_of_their_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_a_translation_into_nothing_is_told(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    sample = {"source": "One.", "reference": "Eins.", "translation": ""}
+    run.samples = [{"step": 60, **sample}]
+    files = _report(run.write())
+    assert ">(nothing)<" in files["report.html"]
+    assert "step 60: (nothing)" in files["report.md"]
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
     run = pair_run(tmp_path, steps=60)
     run.watch(4_000_000)
