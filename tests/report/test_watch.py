@@ -41,6 +41,11 @@ RIGHT_TO_LEFT = """
 ).map(element => element.textContent)
 """
 
+EIGHT_GPUS = """
+for (const place of '01234567') state.machines[0].scalars[`gpu${place}/utilization`] = 97;
+state.machines[0].host = 'node-17.cluster.example.org';
+show()
+"""
 CUT_NUMBERS = """
 [...document.querySelectorAll('svg text')].filter(text => {
   const svg = text.ownerSVGElement, seen = getComputedStyle(svg).overflow === 'visible';
@@ -389,7 +394,7 @@ def test_a_selection_and_the_focus_survive_an_update(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
-def test_a_young_model_fits_into_any_window(tmp_path: Path) -> None:
+def test_the_page_fits_into_any_window(tmp_path: Path) -> None:
     run = _running(tmp_path / "run", steps=100)
     run.samples = [
         {"step": 100, "source": "שלום.", "reference": "Hallo.", "translation": "ün" * 500}
@@ -401,6 +406,7 @@ def test_a_young_model_fits_into_any_window(tmp_path: Path) -> None:
             page.open(served.address, width=width)
             page.wait_for("document.querySelectorAll('.try').length > 1")
             assert not page.evaluate(wide)
+            assert not page.evaluate(f"{EIGHT_GPUS}; {wide}")
             assert page.evaluate(RIGHT_TO_LEFT) == ["שלום."]
             assert page.evaluate(CUT_NUMBERS) == []
         page.evaluate("draw('bleu', svg => chart(svg, [{points: [[0, 0], [100, 0]]}]))")
