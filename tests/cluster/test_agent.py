@@ -52,7 +52,7 @@ class Watch:
 
     def beat(self, rank: int, second: float) -> None:
         heart = self.heartbeats / str(rank)
-        heart.write_text(json.dumps({"step": 3, "monotonic": second}))
+        heart.write_text(json.dumps({"progress": "at step 3", "monotonic": second}))
         os.utime(heart, (0, 0))  # The clock on the wall was set meanwhile.
 
     def look_until(self, second: float) -> None:
@@ -67,6 +67,22 @@ class Watch:
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
     return Watch(tmp_path, monkeypatch)
+
+
+def test_what_kills_a_worker_again_and_again_ends_the_job_unless_it_makes_progress(
+    store: Any, tmp_path: Path
+) -> None:
+    agent: Any = object.__new__(Agent)
+    agent._heartbeats = tmp_path
+    agent._control = control = ControlStore(store, "run", bytes.fromhex("00"))
+    ended = SimpleNamespace(exitcode=-signal.SIGKILL, local_rank=0)
+    for parts, is_over in ((1, False), (2, False), (3, False), (3, False), (3, True)):
+        beat = {"progress": f"after {parts} parts", "monotonic": 1.0}
+        (tmp_path / "0").write_text(json.dumps(beat))
+        agent._report(SimpleNamespace(failures={1: ended}))
+        assert (control.given_up() is not None) == is_over
+    last = " after 3 parts: killed by SIGKILL for the third time without progress"
+    assert str(control.given_up()).endswith(last)
 
 
 def test_only_a_heart_that_stands_still_is_killed_whatever_the_clock_says(watch: Watch) -> None:
@@ -332,9 +348,9 @@ def test_a_machine_that_waits_in_vain_ends_the_run_only_if_all_do(
     assert told.reason == "machines were missing for 3 s (distributed.wait_seconds)"
 
 
-ECHO = Failure("hostB", 1, 8, "connection to another worker lost", 2.0, is_echo=True)
+ECHO = Failure("hostB", 1, "at step 8", "connection to another worker lost", 2.0, is_echo=True)
 LOST = Failure("hostC", None, None, "the machine was lost", 1.0)
-KILLED = Failure("hostA", 0, 8, "killed by SIGKILL", 1.0)
+KILLED = Failure("hostA", 0, "at step 8", "killed by SIGKILL", 1.0)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_nobody_is_brought_back_after_a_stop_was_asked_for(
 )
 def test_who_has_something_to_fix_first_is_not_told_to_resume_twice(reason: str, line: str) -> None:
     launcher = Launcher([Host("", 1)], Job([], command_line="again"), DistributedSettings())
-    launcher.control.give_up(Failure("hostB", None, 6, reason, time.time()))
+    launcher.control.give_up(Failure("hostB", None, "at step 6", reason, time.time()))
     with pytest.raises(SystemFault) as told:
         launcher._note_exit(launcher.hosts[0], 1)
     assert str(told.value) == f"hostB at step 6: {reason}{line}"

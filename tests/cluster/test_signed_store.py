@@ -116,5 +116,5 @@ def test_a_failure_in_words_of_another_version_is_no_traceback(value: object) ->
 
 
 def test_a_failure_with_more_or_less_than_this_version_knows_is_read() -> None:
-    value = {"host": "a", "reason": "b", "time": 1, "step": "many", "is_echo": 1, "colour": "red"}
+    value = {"host": "a", "reason": "b", "time": 1, "progress": 7, "is_echo": 1, "colour": "red"}
     assert read_failure(value) == Failure("a", None, None, "b", 1.0)

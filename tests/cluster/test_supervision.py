@@ -46,7 +46,7 @@ def be_worker_of(store: TCPStore, folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def fail(worker: int, error: Exception) -> None:
     supervision = Supervision(worker)
-    supervision.step = 8
+    supervision.note_step(8)
     supervision.post_failure(error)
     supervision.end()
 
@@ -64,6 +64,19 @@ def test_only_what_comes_back_in_another_attempt_ends_the_run(control: ControlSt
     assert over
     assert over.worker == 0
     assert len(control.failures(control.failures_before_rendezvous())) == 2
+
+
+def test_what_comes_back_once_more_parts_are_made_does_not_end_the_job(
+    control: ControlStore,
+) -> None:
+    for parts, is_over in ((1, False), (2, False), (2, True)):
+        control.note_rendezvous(0)
+        supervision = Supervision(0)
+        supervision.note_parts(parts)
+        supervision.post_failure(ValueError("the disk is on fire"))
+        supervision.end()
+        assert (control.given_up() is not None) == is_over
+    assert str(control.given_up()).endswith(" after 2 parts: ValueError: the disk is on fire")
 
 
 def test_a_machine_that_does_not_answer_gets_another_try(control: ControlStore) -> None:
@@ -137,7 +150,7 @@ def test_the_step_is_known_however_soon_the_worker_is_killed(
     supervision.end()
     for step in (9, 10_000_000):
         supervision.note_step(step)
-        assert json.loads((tmp_path / "0").read_text())["step"] == step
+        assert json.loads((tmp_path / "0").read_text())["progress"] == f"at step {step}"
 
 
 def test_a_worker_ends_when_its_launcher_is_gone(
@@ -179,10 +192,10 @@ def test_a_new_attempt_knows_which_requests_to_save_were_answered(control: Contr
 
 
 def test_an_attempt_says_who_was_lost_and_who_joined(control: ControlStore) -> None:
-    echo = Failure("hostA", 0, 8, "connection to another worker lost", 1.0, is_echo=True)
+    echo = Failure("hostA", 0, "at step 8", "connection to another worker lost", 1.0, is_echo=True)
     lost = Failure("hostB", None, None, "the machine was lost", 2.0)
-    killed = Failure("hostA", 0, 9, "killed by SIGKILL", 3.0)
-    alone = Failure("hostB", 1, 9, "no heartbeat for 5 s", 4.0)  # Of the attempt before.
+    killed = Failure("hostA", 0, "at step 9", "killed by SIGKILL", 3.0)
+    alone = Failure("hostB", 1, "at step 9", "no heartbeat for 5 s", 4.0)  # Of the attempt before.
     stories: list[tuple[list[Failure], list[str], str]] = [
         ([], ["hostA", "hostB"], "a machine came or went"),
         ([echo], ["hostA"], "hostB was lost"),

@@ -20,7 +20,7 @@ def test_what_a_stranger_writes_to_the_control_store_is_not_heeded(prepared: Pat
     with training(prepared, *LONG) as process:
         wait_until(lambda: has_step(run, 3))
         store = connect(worker_processes(process)[0].environ()[STORE_VARIABLE])
-        lie = Failure("you", 0, 1, "\x1b[2J\x1b]0;owned\x07 the end", 0.0, is_final=True)
+        lie = Failure("you", 0, "at step 1", "\x1b[2J\x1b]0;owned\x07 the end", 0.0, is_final=True)
         forged = json.dumps(asdict(lie))
         signed = store.get("dragoman/agent//0")
         for content in (forged, "{}", "1", signed):

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -31,7 +32,7 @@ from dragoman.inference.sampling import Sampling
 from dragoman.records import SavedFile
 from dragoman.runs.folder import RunFolder
 from launched import worker_processes
-from support import PATIENCE, dragoman_command, number_pairs, refusal, wait_until
+from support import PATIENCE, dragoman_command, number_pairs, refusal, wait_until, write_lines
 
 LINES = number_pairs(20_000, 3_000)[0]
 SAMPLING = ["--sample", "--seed", "3", "--temperature", "0.8"]
@@ -122,6 +123,44 @@ def test_workers_share_the_parts_and_survive_each_other(
     assert len(joined(folder)) == len(LINES)
     names = {path.name for path in folder.iterdir()}
     assert names == {"job.json", *(f"part-{number:05}.txt" for number in range(30))}
+
+
+@pytest.mark.slow
+def test_a_worker_may_be_killed_often_if_parts_are_made_in_between(
+    spelling_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, folder = tmp_path / "text", tmp_path / "out"
+    write_lines(text, LINES[:600])
+    main(words(spelling_run, text, folder))
+    missing = [part_path(folder, number) for number in range(2, 6)]
+    with ExitStack() as at_end:
+        # Nobody makes these before they are let go of here.
+        held = [at_end.enter_context(ExitStack()) for _ in missing]
+        for part, claim in zip(missing, held, strict=True):
+            part.unlink()
+            assert claim.enter_context(_claim(part))
+        launcher = subprocess.Popen(
+            dragoman_command(*words(spelling_run, text, folder, "--workers", "2")),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        at_end.callback(launcher.kill)
+        workers: list[psutil.Process] = []
+        for part, claim in zip(missing, held, strict=True):
+            if workers:
+                workers[1].kill()
+                wait_until(lambda old=workers: _are_others(launcher, old))  # type: ignore[misc]
+            claim.close()
+            wait_until(part.exists)
+            workers = worker_processes(launcher, "translate")
+        output, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, errors
+
+
+def _are_others(launcher: subprocess.Popen[str], old: Sequence[psutil.Process]) -> bool:
+    now = worker_processes(launcher, "translate")
+    return len(now) == 2 and not set(now) & set(old)
 
 
 def test_a_part_that_its_process_leaves_is_made_by_who_waits(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_run_whose_last_checkpoint_failed_is_not_complete(
         patch.setattr(Trainer, "_queue_step", queue_step_and_ask)
         with pytest.raises(SystemFault, match=r"^checkpoint .*step-00000006 could not be") as told:
             run_with(supervision, prepared, "training.steps=6")
-    assert str(describe_error(told.value, 1, 6)).startswith("here at step 6: checkpoint ")
+    assert str(describe_error(told.value, 1, "at step 6")).startswith("here at step 6: checkpoint ")
     folder = prepared / "run"
     (stop,) = metrics(folder, "stop")
     assert (stop["step"], stop["reason"]) == (6, "error")

@@ -177,8 +177,8 @@ class Agent(LocalElasticAgent):
             silence = now - max(last, self._awake_since)
             if silence > patience and self._control.result() is None:
                 reason = f"no heartbeat for {silence:.0f} s (process stopped or machine hung)"
-                step = beat["step"] if beat else None
-                self._control.post_failure(failure_here(reason, worker.global_rank, step))
+                progress = beat["progress"] if beat else None
+                self._control.post_failure(failure_here(reason, worker.global_rank, progress))
                 self._killed.add(worker.local_rank)
                 os.kill(worker.id, signal.SIGKILL)
 
@@ -189,16 +189,16 @@ class Agent(LocalElasticAgent):
                 continue
             beat = self._last_beat(ended.local_rank)
             reason = f"killed by {signal.Signals(-ended.exitcode).name}"
-            failure = failure_here(reason, rank, beat["step"] if beat else None)
+            failure = failure_here(reason, rank, beat["progress"] if beat else None)
             earlier = [
-                (one.step, one.reason)
+                (one.progress, one.reason)
                 for one in self._control.failures()
                 if (one.host, one.worker) == (failure.host, rank) and not one.is_echo
             ]
             self._control.post_failure(failure)
-            if earlier[-2:] == [(failure.step, reason)] * 2:
+            if earlier[-2:] == [(failure.progress, reason)] * 2:
                 self._control.give_up(
-                    replace(failure, reason=f"{reason} for the third time at this step")
+                    replace(failure, reason=f"{reason} for the third time without progress")
                 )
 
     def _last_beat(self, local_rank: int) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ class Failure:
 
     host: str
     worker: int | None
-    step: int | None
+    progress: str | None  # Of the worker, as in "at step 9".
     reason: str
     time: float
     is_echo: bool = False  # Only heard that another one is gone.
@@ -29,29 +29,30 @@ class Failure:
 
     def __str__(self) -> str:
         who = f"worker {self.worker} on {self.host}" if self.worker is not None else self.host
-        where = f" at step {self.step}" if self.step is not None else ""
+        where = f" {self.progress}" if self.progress else ""
         return f"{who}{where}: {self.reason}"
 
 
-def failure_here(reason: str, worker: int | None = None, step: int | None = None) -> Failure:
+def failure_here(reason: str, worker: int | None = None, progress: str | None = None) -> Failure:
     """What happened on this machine just now."""
-    return Failure(socket.gethostname(), worker, step, reason, time.time())
+    return Failure(socket.gethostname(), worker, progress, reason, time.time())
 
 
 def read_failure(value: object) -> Failure:
     """Read what `asdict` made of a failure, perhaps in another version of Dragoman."""
     match value:
         case {"host": str(host), "reason": str(reason), "time": float() | int() as when, **rest}:
-            numbers = (rest.get(name) for name in ("worker", "step"))
-            worker, step = (number if isinstance(number, int) else None for number in numbers)
+            worker, progress = rest.get("worker"), rest.get("progress")
+            worker = worker if isinstance(worker, int) else None
+            progress = progress if isinstance(progress, str) else None
             flags = {name: rest.get(name) is True for name in ("is_echo", "is_final", "is_mistake")}
-            return Failure(host, worker, step, reason, float(when), **flags)
+            return Failure(host, worker, progress, reason, float(when), **flags)
     return Failure(
         "a machine", None, None, "its error message is in a format this version cannot read", 0.0
     )
 
 
-def describe_error(error: BaseException, worker: int | None, step: int | None) -> Failure:
+def describe_error(error: BaseException, worker: int | None, progress: str | None) -> Failure:
     """Turn an exception into a notice."""
     is_told = is_mistake(error) or is_disk_full(error) or isinstance(error, SystemFault)
     text = explain(error) if is_told else f"{type(error).__name__}: {error}".splitlines()[0]
@@ -61,7 +62,7 @@ def describe_error(error: BaseException, worker: int | None, step: int | None) -
     return Failure(
         host=elsewhere or socket.gethostname(),
         worker=None if elsewhere else worker,
-        step=step,
+        progress=progress,
         reason=text,
         time=time.time(),
         is_echo=is_echo(error),

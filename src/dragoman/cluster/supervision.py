@@ -25,12 +25,13 @@ from dragoman.cluster.failures import describe_error, is_echo, read_failure
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.world import World, read_world
 from dragoman.errors import SystemFault, is_disk_full, is_lack_of_memory, is_mistake
+from dragoman.wording import plural
 
 SECONDS_BETWEEN_BEATS = 0.25
 SECONDS_BETWEEN_LOOKS = 1.0  # At the control store, which is on another machine.
 SECONDS_TO_HEAR = 5.0  # What was asked for last.
 SECONDS_TO_ASK = timedelta(seconds=2)  # Whether another worker has told what ends this one.
-BEAT_BYTES = 64  # Every beat takes the place of the one before.
+BEAT_BYTES = 128  # Every beat takes the place of the one before.
 
 
 class Supervision:
@@ -41,7 +42,7 @@ class Supervision:
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
-        self.step: int | None = None
+        self.progress: str | None = None
         self.is_asked_to_stop = False
         self.saves_asked = 0
         self._control: ControlStore | None = launched_control_store()
@@ -64,10 +65,12 @@ class Supervision:
         return self._control is not None
 
     def note_step(self, step: int) -> None:
-        """Take note of where training is; if this process is killed, its agent still knows."""
-        self.step = step
-        if self._control:
-            self._beat()
+        """Take note of where training is."""
+        self._note_progress(f"at step {step}")
+
+    def note_parts(self, parts: int) -> None:
+        """Take note of how many parts of a text are made."""
+        self._note_progress(f"after {plural(parts, 'part')}")
 
     def note_saved(self, number: int) -> None:
         """Tell the launcher that the checkpoint it asked for is on disk."""
@@ -88,13 +91,13 @@ class Supervision:
         if self._control is None or self._has_failed:
             return
         self._has_failed = True
-        failure = describe_error(error, self.worker, self.step)
+        failure = describe_error(error, self.worker, self.progress)
         # Without a store the launcher is gone, and nobody hears of it.
         with suppress(distributed.DistNetworkError):
-            # What comes back at the same step in another attempt will come back for ever.
+            # What comes back in another attempt without progress will come back for ever.
             earlier = self._control.failures()[: self._control.failures_before_rendezvous()]
             comes_back = not failure.is_echo and any(
-                (failure.step, failure.reason) == (one.step, one.reason) for one in earlier
+                (failure.progress, failure.reason) == (one.progress, one.reason) for one in earlier
             )
             self._control.post_failure(failure)
             if failure.is_final or comes_back:
@@ -117,13 +120,19 @@ class Supervision:
             # Python aborts where its end meets a thread that talks to the control store.
             self._listener.join(SECONDS_TO_HEAR)
 
+    def _note_progress(self, progress: str) -> None:
+        """If this process is killed, its agent still knows."""
+        self.progress = progress
+        if self._control:
+            self._beat()
+
     def _live(self) -> None:
         while True:
             self._beat()
             time.sleep(SECONDS_BETWEEN_BEATS)
 
     def _beat(self) -> None:
-        beat = json.dumps({"step": self.step, "monotonic": time.monotonic()})
+        beat = json.dumps({"progress": self.progress, "monotonic": time.monotonic()})
         # A disk that is full now may have room for the next beat.
         with suppress(OSError):
             os.pwrite(self._heart, beat.ljust(BEAT_BYTES).encode(), 0)

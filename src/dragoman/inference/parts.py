@@ -108,6 +108,11 @@ def part_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05}.txt"
 
 
+def count_parts(folder: Path) -> int:
+    """How many parts are made."""
+    return sum(1 for _ in folder.glob("part-*.txt"))
+
+
 def translate_parts(
     request: PartsRequest, job: PartsJob, render: Render, *, waits: bool = False
 ) -> PartsDone:

@@ -9,7 +9,7 @@ from uuid import uuid4
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.launch import Job, launch
 from dragoman.cluster.processes import Workers, join_workers
-from dragoman.cluster.supervision import supervised
+from dragoman.cluster.supervision import Supervision, supervised
 from dragoman.config import DistributedSettings
 from dragoman.documents import encode, parse
 from dragoman.errors import UserError
@@ -26,6 +26,7 @@ from dragoman.inference.parts import (
     PartsDone,
     PartsJob,
     PartsRequest,
+    count_parts,
     describe_input,
     make_output_folder,
     translate_parts,
@@ -50,6 +51,7 @@ class TextRequest:
 def translate_file(request: TextRequest) -> PartsDone | None:
     """Make the parts that are missing, perhaps as one of several workers; None if another tells."""
     with supervised() as supervision:
+        supervision.note_parts(count_parts(request.parts.folder))
         # Under torchrun and Slurm nobody heeds what is meant for our launcher.
         workers = join_workers(SPREAD if supervision.is_launched else DistributedSettings())
         text = describe_input(request.parts.input)
@@ -68,7 +70,7 @@ def translate_file(request: TextRequest) -> PartsDone | None:
             request.choice.blend,
         )
         _refuse_other_folders(request.parts.folder, workers)
-        done = _make_parts(request, decoder, job, workers)
+        done = _make_parts(request, decoder, job, workers, supervision)
         supervision.conclude(workers, json.dumps(encode(done)))
         workers.leave()
         return done if workers.is_first and not supervision.is_launched else None
@@ -81,9 +83,14 @@ def translate_file_on(hosts: Sequence[Host], words: Sequence[str]) -> PartsDone:
 
 
 def _make_parts(
-    request: TextRequest, decoder: Decoder, job: PartsJob, workers: Workers
+    request: TextRequest,
+    decoder: Decoder,
+    job: PartsJob,
+    workers: Workers,
+    supervision: Supervision,
 ) -> PartsDone:
     def translated(lines: Sequence[bytes], first: int) -> str:
+        supervision.note_parts(count_parts(request.parts.folder))
         return render(decoder.translate, request.output, decode_lines(lines, first))
 
     done = translate_parts(request.parts, job, translated, waits=workers.count > 1)
