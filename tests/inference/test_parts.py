@@ -3,6 +3,7 @@
 import gzip
 import json
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -154,11 +155,17 @@ def test_a_worker_may_be_killed_often_if_parts_are_made_in_between(
             claim.close()
             wait_until(part.exists)
             workers = worker_processes(launcher, "translate")
-        output, errors = launcher.communicate(timeout=PATIENCE)
+        _, errors = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, errors
+    told = [line for line in errors.splitlines() if line.startswith("restarted ")]
+    worker = f"worker 1 on {socket.gethostname()}"
+    assert told == [
+        f"restarted ({worker} after {parts} parts: killed by SIGKILL)" for parts in (2, 3, 4)
+    ]
 
 
 def _are_others(launcher: subprocess.Popen[str], old: Sequence[psutil.Process]) -> bool:
+    assert launcher.poll() is None, "it gave up"
     now = worker_processes(launcher, "translate")
     return len(now) == 2 and not set(now) & set(old)
 

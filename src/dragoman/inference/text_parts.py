@@ -11,6 +11,7 @@ from dragoman.cluster.launch import Job, launch
 from dragoman.cluster.processes import Workers, join_workers
 from dragoman.cluster.supervision import Supervision, supervised
 from dragoman.config import DistributedSettings
+from dragoman.console import say
 from dragoman.documents import encode, parse
 from dragoman.errors import UserError
 from dragoman.files import describe_file
@@ -54,6 +55,9 @@ def translate_file(request: TextRequest) -> PartsDone | None:
         supervision.note_parts(count_parts(request.parts.folder))
         # Under torchrun and Slurm nobody heeds what is meant for our launcher.
         workers = join_workers(SPREAD if supervision.is_launched else DistributedSettings())
+        attempt = supervision.begin_attempt(workers)
+        if workers.is_first and attempt and attempt.number:
+            say(f"restarted ({attempt.reason})")
         text = describe_input(request.parts.input)
         make_output_folder(request.parts.folder)
         decoder = make_decoder(request.choice, request.output, request.engine, request.sampling)
