@@ -155,8 +155,9 @@ def test_a_worker_may_be_killed_often_if_parts_are_made_in_between(
             claim.close()
             wait_until(part.exists)
             workers = worker_processes(launcher, "translate")
-        _, errors = launcher.communicate(timeout=PATIENCE)
+        output, errors = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, errors
+    assert "6 parts, 4 translated now, 2 already done" in output
     told = [line for line in errors.splitlines() if line.startswith("restarted ")]
     worker = f"worker 1 on {socket.gethostname()}"
     assert told == [

@@ -169,6 +169,11 @@ class ControlStore:
         """Number of the last checkpoint asked for that is on disk."""
         return self._notices.read("saved") or 0
 
+    def note_parts_found(self, parts: int) -> int:
+        """Note how many parts of a text are there; return how many the first attempt found."""
+        self._notices.post_first("parts", parts)
+        return int(self._notices.read("parts") or 0)
+
     def post_result(self, result: str) -> None:
         """Say that all is done, and what it came to: nothing restarts any more."""
         self._notices.post("result", result)

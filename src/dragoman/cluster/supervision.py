@@ -72,6 +72,10 @@ class Supervision:
         """Take note of how many parts of a text are made."""
         self._note_progress(f"after {plural(parts, 'part')}")
 
+    def note_parts_found(self, parts: int) -> int:
+        """Note how many there are as an attempt begins; return how many the first one found."""
+        return self._control.note_parts_found(parts) if self._control else parts
+
     def note_saved(self, number: int) -> None:
         """Tell the launcher that the checkpoint it asked for is on disk."""
         if self._control:

@@ -55,9 +55,7 @@ def translate_file(request: TextRequest) -> PartsDone | None:
         supervision.note_parts(count_parts(request.parts.folder))
         # Under torchrun and Slurm nobody heeds what is meant for our launcher.
         workers = join_workers(SPREAD if supervision.is_launched else DistributedSettings())
-        attempt = supervision.begin_attempt(workers)
-        if workers.is_first and attempt and attempt.number:
-            say(f"restarted ({attempt.reason})")
+        made_before = _begin_attempt(request.parts.folder, workers, supervision)
         text = describe_input(request.parts.input)
         make_output_folder(request.parts.folder)
         decoder = make_decoder(request.choice, request.output, request.engine, request.sampling)
@@ -75,6 +73,8 @@ def translate_file(request: TextRequest) -> PartsDone | None:
         )
         _refuse_other_folders(request.parts.folder, workers)
         done = _make_parts(request, decoder, job, workers, supervision)
+        made = done.made + made_before
+        done = replace(done, made=made, found=done.parts - made - done.busy)
         supervision.conclude(workers, json.dumps(encode(done)))
         workers.leave()
         return done if workers.is_first and not supervision.is_launched else None
@@ -84,6 +84,18 @@ def translate_file_on(hosts: Sequence[Host], words: Sequence[str]) -> PartsDone:
     """Give the same command to several workers, here or on other machines, until all is made."""
     job = Job(["-m", "dragoman", *words], has_checkpoints=False)
     return parse(PartsDone, json.loads(launch(hosts, job, SPREAD)))
+
+
+def _begin_attempt(folder: Path, workers: Workers, supervision: Supervision) -> int:
+    """Say why the workers begin again; on worker 0, how many parts earlier attempts made."""
+    made_before = 0
+    if workers.is_first:
+        there = count_parts(folder)  # The others wait to hear of the attempt, and make none yet.
+        made_before = there - supervision.note_parts_found(there)
+    attempt = supervision.begin_attempt(workers)
+    if workers.is_first and attempt and attempt.number:
+        say(f"restarted ({attempt.reason})")
+    return made_before
 
 
 def _make_parts(
@@ -98,8 +110,7 @@ def _make_parts(
         return render(decoder.translate, request.output, decode_lines(lines, first))
 
     done = translate_parts(request.parts, job, translated, waits=workers.count > 1)
-    made = int(sum(workers.gather_number(done.made)))
-    return done if workers.count == 1 else replace(done, made=made, found=done.parts - made)
+    return replace(done, made=int(sum(workers.gather_number(done.made))))
 
 
 def _refuse_other_folders(folder: Path, workers: Workers) -> None:
