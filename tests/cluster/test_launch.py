@@ -1,6 +1,7 @@
 """What the launcher says of agents, and how long it waits before a machine may join."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dragoman import __version__
 from dragoman.cluster import hosts, launch
 from dragoman.cluster.failures import Failure
 from dragoman.cluster.hosts import SSH, Host, parse_hosts
@@ -37,11 +39,26 @@ def test_a_checkpoint_that_does_not_come_is_told_and_not_waited_for_for_ever(
     assert not capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "command"), [("", "try `/"), ("hostB", "try `ssh hostB /")])
-def test_who_did_not_come_up_is_to_be_tried_where_it_should_have(name: str, command: str) -> None:
+@pytest.mark.parametrize(("name", "command"), [("", "try `/"), ("hostB", "try `ssh hostB ")])
+def test_who_did_not_come_up_is_to_be_tried_where_it_should_have(
+    name: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\ncd /\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     launcher = Launcher([Host("", 1)], Job([], ""), DistributedSettings())
-    with pytest.raises(UserError, match=command):
+    with pytest.raises(UserError, match=command) as told:
         launcher._note_exit(Host(name, 1), 1)
+    _, words, _ = str(told.value).split("`")
+    tried = subprocess.run(words, shell=True, capture_output=True, text=True)
+    assert tried.stdout == f"dragoman {__version__}\n", tried.stderr
+    folder.rmdir()
+    tried = subprocess.run(words, shell=True, capture_output=True, text=True, cwd="/")
+    assert (tried.returncode == 0) == (not name), "it needs the folder there"
 
 
 def test_nobody_is_brought_back_after_a_stop_was_asked_for(

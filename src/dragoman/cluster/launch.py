@@ -172,10 +172,11 @@ class Launcher:
         """Tell whether an agent that is gone is gone for good, or with its machine."""
         over = self.control.given_up()
         if over is None and self.control.last_beat(host.name, start=0) is None:
-            there = f"ssh {host.name} " if host.name else ""
+            command = f"{sys.executable} -m dragoman --version"
+            if host.name:
+                command = f"ssh {host.name} {shlex.quote(_in_this_folder(command))}"
             raise UserError(
-                f"{host.name or 'the agent'} did not start (exit {code}); try "
-                f"`{there}{sys.executable} -m dragoman --version` yourself"
+                f"{host.name or 'the agent'} did not start (exit {code}); try `{command}` yourself"
             )
         if over is not None or all(self._exit_code(one) is not None for one in self.hosts):
             self._raise_final(host, code, over)
@@ -265,8 +266,7 @@ class Launcher:
         if host.name:
             words = " ".join(shlex.quote(word) for word in python)
             quiet = f"{QUIET_VARIABLE}={QUIET} {SAFE_PATH_VARIABLE}={SAFE_PATH}"
-            there = f"cd {shlex.quote(str(Path.cwd()))} && {quiet} exec {words}"
-            command = [*SSH, host.name, there]
+            command = [*SSH, host.name, _in_this_folder(f"{quiet} exec {words}")]
         else:
             command = python
         several = len(self.hosts) > 1
@@ -336,6 +336,11 @@ class Launcher:
                 process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _in_this_folder(command: str) -> str:
+    """A command for another machine, whose shell begins elsewhere."""
+    return f"cd {shlex.quote(str(Path.cwd()))} && {command}"
 
 
 def _stream(name: str, agent: subprocess.Popen[bytes]) -> None:
