@@ -15,6 +15,7 @@ from dragoman.corpus.text import (
     decode,
     normalize,
     read_chunks,
+    read_lines,
     resolve_files,
 )
 from dragoman.errors import UserError
@@ -151,6 +152,19 @@ def test_invalid_utf8_names_file_line_and_column() -> None:
     with pytest.raises(UserError, match=r"a\.en, line 12: byte 0xe9 at column 4 is not UTF-8"):
         decode(lines, Path("a.en"), 11, skip=False)
     assert decode(lines, Path("a.en"), 11, skip=True) == ["fine", None]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["train.en", "train.en.gz", "train.tsv"])
+def test_utf16_is_named_and_what_converts_it(tmp_path: Path, name: str, encoding: str) -> None:
+    path, other = tmp_path / name, tmp_path / "train.de"
+    pack(path, "\ufeffČau\nĊ\n".encode(encoding))  # With a byte that ends a line too many.
+    other.write_text("Hallo\nC\n")
+    line = r"train.* is UTF-16: convert it with `iconv -f utf-16 -t utf-8`$"
+    with pytest.raises(UserError, match=line):
+        read_all(TextFiles(path, None if path.suffix == ".tsv" else other))
+    with pytest.raises(UserError, match=line):
+        list(read_lines(path, 1))
 
 
 def test_globs_pair_up_in_order(tmp_path: Path) -> None:

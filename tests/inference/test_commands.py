@@ -134,6 +134,20 @@ def test_text_that_is_not_utf8_is_translated_and_named(
     assert "line 2 is not valid UTF-8: \ufffd stands for" in capsys.readouterr().err
 
 
+def test_utf16_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("one\ntwo\n", encoding="utf-16")
+    advice = "is UTF-16: convert it with `iconv -f utf-16 -t utf-8`"
+    monkeypatch.setattr("sys.stdin", open(text))
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+    code, errors = refusal(capsys, "translate", run)
+    assert (code, f"standard input {advice}" in errors) == (2, True), errors
+    code, errors = refusal(capsys, "translate", run, "--input", text, "--output", tmp_path / "out")
+    assert (code, f"{text} {advice}" in errors) == (2, True), errors
+
+
 @pytest.mark.parametrize(
     ("text", "groups"),
     [

@@ -18,6 +18,7 @@ from dragoman.config import ParallelText
 from dragoman.errors import UserError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 LONGEST_LINE_BYTES = 1 << 20
 BYTES_PER_CHUNK = 1 << 24  # Of each side.
 PACKED_BYTES_AT_ONCE = 1 << 12  # Of zstandard, which can make ten thousand bytes of one.
@@ -138,8 +139,6 @@ def read_chunks(files: TextFiles, lines: int) -> Iterator[RawChunk]:
                 return
             sides = [read[:count] for read in rows]
             rows = [read[count:] for read in rows]
-            if first_line == 1:
-                sides = [without_byte_order_mark(side) for side in sides]
             if files.target is None:
                 sides = _split_tabs(sides[0], files.source, first_line)
             packed_so_far = sum(stream.tell() for stream in packed)
@@ -154,7 +153,7 @@ def read_lines(path: Path, lines: int) -> Iterator[tuple[int, list[bytes]]]:
     with open(path, "rb") as packed:
         stream = _Lines(packed, path)
         while taken := stream.take(lines):
-            yield first_line, without_byte_order_mark(taken) if first_line == 1 else taken
+            yield first_line, taken
             first_line += len(taken)
 
 
@@ -186,6 +185,8 @@ class _Lines:
             raise UserError(
                 f"{self._path}: cannot be decompressed ({error}); is the file complete?"
             ) from None
+        if not self.count:
+            taken = without_byte_order_mark(taken, str(self._path))
         self.count += len(taken)
         return taken
 
@@ -237,9 +238,13 @@ class ZstandardFrames(io.RawIOBase):
         return count
 
 
-def without_byte_order_mark(lines: list[bytes]) -> list[bytes]:
+def without_byte_order_mark(lines: list[bytes], name: str) -> list[bytes]:
     """The first lines of a text, without the mark that some programs put before them."""
-    return [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]] if lines else lines
+    if not lines:
+        return lines
+    if lines[0].startswith(UTF_16_MARKS):
+        raise UserError(f"{name} is UTF-16: convert it with `iconv -f utf-16 -t utf-8`")
+    return [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]]
 
 
 def _split_tabs(rows: list[bytes], path: Path, first_line: int) -> list[list[bytes]]:

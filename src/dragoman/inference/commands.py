@@ -50,7 +50,9 @@ def translate_lines(
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     first = 1
     for lines in _lines_as_they_come(sys.stdin.fileno(), decoder.lines_at_once):
-        text = decode_lines(without_byte_order_mark(lines) if first == 1 else lines, first)
+        if first == 1:
+            lines = without_byte_order_mark(lines, "standard input")
+        text = decode_lines(lines, first)
         first += len(lines)
         with naming(Path("standard output")):
             print(render(decoder.translate, output, text), end="", flush=True)
