@@ -255,7 +255,7 @@ def test_a_blend_can_be_exported(folder: Path, capsys: pytest.CaptureFixture[str
     ("override", "problem"),
     [
         ("training.start_from=runs/none", "is neither a run, nor a checkpoint of one"),
-        ("training.start_from_average=50", "training.start_from: --average 50: "),
+        ("training.start_from_average=50", "training.start_from: start_from_average = 50: "),
         ("model.d_model=32", "those weights need model.d_model = 16 (not 32)"),
         ("model.encoder_layers=2", "those weights need model.encoder_layers = 1 (not 2)"),
         ("model.heads=4", "those weights need model.heads = 2 (not 4)"),

@@ -108,11 +108,11 @@ def load_exported(folder: Path) -> ExportedModel:
 
 
 def choose_checkpoints(
-    run: RunFolder, checkpoint: str, average: int, keep_latest: int
+    run: RunFolder, checkpoint: str, average: int, keep_latest: int, asked: str = "--average"
 ) -> list[str]:
-    """Names of the checkpoints to load, checked for damage."""
+    """Names of the checkpoints to load, checked for damage; `asked` is where the average was."""
     if average < 1:
-        raise UserError(f"--average {average}: must be at least 1")
+        raise UserError(f"{asked} {average}: must be at least 1")
     index = read_index(run.checkpoints)
     entries = {entry.name: entry for entry in index.checkpoints}
     if not entries:
@@ -123,7 +123,7 @@ def choose_checkpoints(
         latest = latest[-keep_latest:]
         if len(latest) < average:
             raise UserError(
-                f"--average {average}: {run.path} keeps only the latest {len(latest)} "
+                f"{asked} {average}: {run.path} keeps only the latest {len(latest)} "
                 "checkpoints; raise checkpoints.keep_latest before training"
             )
         names = latest[-average:]

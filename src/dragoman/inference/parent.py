@@ -124,7 +124,7 @@ def find_parent(config: Config) -> Parent | ExportedParent:
         run, checkpoint = inside, path.name.removeprefix("step-")
     keep = load_saved_config(run.config).checkpoints.keep_latest
     try:
-        names = choose_checkpoints(run, checkpoint, average, keep)
+        names = choose_checkpoints(run, checkpoint, average, keep, "start_from_average =")
     except UserError as error:
         raise UserError(f"training.start_from: {error}") from None
     return Parent(run, names)
