@@ -79,13 +79,13 @@ class Machine:
         if self.server:
             self.server.wait()
 
-    def workers(self) -> list[psutil.Process]:
-        """The workers of a run on this machine."""
+    def workers(self, verb: str = "train") -> list[psutil.Process]:
+        """The workers of a command on this machine."""
         found = []
         for pid in shell(f"ip netns pids {self.namespace}").split():
             with suppress(psutil.NoSuchProcess):  # Some end while we look.
                 process = psutil.Process(int(pid))
-                if "train" in process.cmdline() and "LOCAL_RANK" in process.environ():
+                if verb in process.cmdline() and "LOCAL_RANK" in process.environ():
                     found.append(process)
         return found
 
