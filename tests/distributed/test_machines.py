@@ -116,6 +116,15 @@ def test_what_is_complete_is_copied_to_a_machine_that_lacks_it(
         assert len(first) == 2
         shutil.rmtree(runs[1] / "checkpoints")
     assert "hostB: copied step-00000024, which was missing there" in output
+    # And if there still is no room:
+    place = str(net.folder / "private" / "run" / "checkpoints")
+    small = f"mkdir {place} && mount -t tmpfs -o size=16k none {place}"
+    subprocess.run(net.machines[1].command("sh", "-c", small), check=True)
+    with training(net, prepared / "config.toml", *SMALL) as process:
+        output = end_of(net, process)
+    assert process.returncode == 1, output
+    line = r"^dragoman: hostB: .*/step-00000024 could not be copied: .*No space left on device; fix"
+    assert re.search(line, output, re.MULTILINE), output
 
 
 def test_two_runs_of_one_name_are_not_made_one(net: Network, prepared: Path) -> None:
