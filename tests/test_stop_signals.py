@@ -46,7 +46,9 @@ def test_ctrl_c_ends_an_import_that_would_swallow_it(tmp_path: Path) -> None:
         "import time\nprint('here', flush=True)\nwhile True:\n"
         "    try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        pass\n"
     )
-    code = "from dragoman.stop_signals import imports_interruptible as block\nwith block(): "
+    # Tests that run in the background ignore Ctrl-C, and so would what they start.
+    code = "import signal\nfrom dragoman.stop_signals import imports_interruptible as block\n"
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\nwith block(): "
     process = subprocess.Popen(
         [sys.executable, "-c", f"{code} import stubborn"],
         cwd=tmp_path,
@@ -62,6 +64,10 @@ def test_ctrl_c_ends_an_import_that_would_swallow_it(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_elsewhere_is_an_exception_as_ever() -> None:
-    with pytest.raises(KeyboardInterrupt), imports_interruptible():
-        os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), imports_interruptible():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
