@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.cli import main
-from dragoman.errors import UserError
+from dragoman.errors import FIX_FIRST, UserError
 from dragoman.report.evidence.series import envelope
 from dragoman.report.page.plots.canvas import WIDE, Panel, Picture, Shape, render_svg
 from dragoman.report.page.report_page import write_report
@@ -127,6 +127,16 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
     assert "network.svg" not in files
     assert files["logo.svg"] == "of somebody else"
     assert not [name for name in files if name.startswith(".")]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_stopped_a_run_is_to_be_mended_first(tmp_path: Path) -> None:
+    run = calm_run(tmp_path)
+    run.lines = [line for line in run.lines if line["kind"] != "stop"]
+    run.line("stop", 60, reason="error", detail=f"hostC: no room; {FIX_FIRST}")
+    page = _report(run.write())["report.md"]
+    advice = page.partition("## What to do next")[2].strip().splitlines()[0]
+    assert "Mend what stopped it (hostC: no room), then run the same command to resume." in advice
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import FEW_BITS, ModelSettings, OptimizerKind, moments_kept, shape_of
+from dragoman.errors import FIX_FIRST
 from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, in_case, unknown
@@ -54,6 +55,9 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
     excess = in_time(found.overcounted)
     disagree = f"The parts add up to {excess} more than the wall time: clocks disagree."
     is_sure = not (evidence.history.clock_was_set or evidence.history.gaps or is_overcounted)
+    end, stopped_by = evidence.history.end, ""
+    if end is not None and end.reason == "error":
+        stopped_by = (end.detail or "an error").removesuffix(f"; {FIX_FIRST}")
     if tokens:
         passes = f" in {epochs[-1]:.2f} passes over the corpus" if len(epochs) else ""
         words += f" It read {in_count(tokens)} target tokens{passes}, "
@@ -83,8 +87,11 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
             "tokens_per_second": rate,
             "state": evidence.state,
         },
+        tone="bad" if stopped_by else "plain",
         confidence="high" if is_sure else "medium",
-        next_step=in_case(ADVICE_BY_REASON[found.reason], findings),
+        next_step=f"Mend what stopped it ({stopped_by}), then run the same command to resume."
+        if stopped_by
+        else in_case(ADVICE_BY_REASON[found.reason], findings),
     )
 
 
