@@ -2,13 +2,14 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from dragoman.inference.parts import _claim
 from support import SMALL, dragoman_command, metrics, run_dragoman
 
 # Workers find sitecustomize.py there.
@@ -55,3 +56,14 @@ def worker_processes(launcher: subprocess.Popen[Any], verb: str = "train") -> li
 
 def has_restarted(run: Path, count: int) -> bool:
     return len(metrics(run, "restart")) >= count
+
+
+@contextmanager
+def held_back(parts: Sequence[Path]) -> Iterator[list[ExitStack]]:
+    """Parts of a text that are missing, and that nobody makes before they are let go of."""
+    with ExitStack() as at_end:
+        held = [at_end.enter_context(ExitStack()) for _ in parts]
+        for part, claim in zip(parts, held, strict=True):
+            part.unlink()
+            assert claim.enter_context(_claim(part))
+        yield held

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from dragoman.cli import main
-from dragoman.inference.parts import _claim, part_path
+from dragoman.inference.parts import part_path
+from launched import held_back
 from machines import Network, wait_for_ssh
 from support import PATIENCE, number_pairs, wait_until, write_lines
 
@@ -51,11 +52,7 @@ def test_what_a_killed_worker_and_others_made_is_counted_where_the_machines_see_
         machine.start()
     wait_for_ssh(net)
     missing = [part_path(shared, number) for number in (2, 3)]
-    with ExitStack() as at_end:
-        held = [at_end.enter_context(ExitStack()) for _ in missing]
-        for part, claim in zip(missing, held, strict=True):
-            part.unlink()
-            assert claim.enter_context(_claim(part))
+    with held_back(missing) as held, ExitStack() as at_end:
         launcher = subprocess.Popen(
             net.dragoman(*words, "--output", output, "--hosts", "hostA,hostB"),
             env=net.environment(),

@@ -32,7 +32,7 @@ from dragoman.inference.parts import (
 from dragoman.inference.sampling import Sampling
 from dragoman.records import SavedFile
 from dragoman.runs.folder import RunFolder
-from launched import worker_processes
+from launched import held_back, worker_processes
 from support import PATIENCE, dragoman_command, number_pairs, refusal, wait_until, write_lines
 
 LINES = number_pairs(20_000, 3_000)[0]
@@ -134,12 +134,7 @@ def test_a_worker_may_be_killed_often_if_parts_are_made_in_between(
     write_lines(text, LINES[:600])
     main(words(spelling_run, text, folder))
     missing = [part_path(folder, number) for number in range(2, 6)]
-    with ExitStack() as at_end:
-        # Nobody makes these before they are let go of here.
-        held = [at_end.enter_context(ExitStack()) for _ in missing]
-        for part, claim in zip(missing, held, strict=True):
-            part.unlink()
-            assert claim.enter_context(_claim(part))
+    with held_back(missing) as held, ExitStack() as at_end:
         launcher = subprocess.Popen(
             dragoman_command(*words(spelling_run, text, folder, "--workers", "2")),
             stdout=subprocess.PIPE,

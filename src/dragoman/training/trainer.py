@@ -11,7 +11,7 @@ from dragoman.cluster.links import SECONDS_PER_LINK, measure_links, neighbours
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
-from dragoman.errors import FIX_FIRST, SystemFault
+from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
 from dragoman.prediction.run_schedule import RunSchedule
@@ -24,7 +24,7 @@ from dragoman.training.announcements import announce_beginning, describe_end
 from dragoman.training.batches import Ahead
 from dragoman.training.calibration import calibrate
 from dragoman.training.capacity import kind_of
-from dragoman.training.copies import complete_copies
+from dragoman.training.copies import complete_copies, failures_by_host, raise_failures
 from dragoman.training.evaluator import Evaluator
 from dragoman.training.local_step import LocalStep
 from dragoman.training.opening import Opened
@@ -89,8 +89,10 @@ class Trainer:
         at_end.callback(self.evaluator.close)
         stop = self._agree(self._reason_to_stop())
         if stop is not Stop.NO and not self.progress.owes_evaluation:
-            if self.opened.checkpoint and stop is not Stop.SIGNAL:
-                self._complete_copies(self.opened.checkpoint)
+            name, writers = self.opened.checkpoint, self.opened.writers
+            if name and stop is not Stop.SIGNAL:
+                for host in complete_copies(self.run_folder, name, writers, self.workers):
+                    self.recorder.say(f"{host}: copied {name}, which was missing there")
             self._conclude(stop)
             return stop
         try:
@@ -144,12 +146,9 @@ class Trainer:
             if stop is not Stop.NO or is_pause_due or saves_asked > self.saves_made:
                 self._collect_results(is_pause_due=True)
                 stop = self._evaluate_and_save(stop, saves_asked)
-        failed = self._finish_saving()
+        failures = self._finish_saving()
         self.watch.collect()
-        if failed:
-            (host, failure), *others = failed.items()
-            told = "; ".join([failure, *map(": ".join, others)])
-            raise SystemFault(f"{told}; {FIX_FIRST}", host)
+        raise_failures(failures)
         end = End(stop.reason, self.signals.requested)
         self.recorder.event("stop", self.progress.step, end)
         self._conclude(stop)
@@ -316,20 +315,18 @@ class Trainer:
 
     def _answer_save(self, save_asked: int) -> None:
         """Tell the launcher that the checkpoint it asked for is on every disk, if it is."""
-        failed = self._finish_saving()
+        failures = self._finish_saving()
         self.saves_made = save_asked
-        if failed:
+        if failures:
             # The launcher does not wait for ever; a try at every step would help nobody.
-            told = "; ".join(map(": ".join, failed.items()))
+            told = "; ".join(map(": ".join, failures.items()))
             self.recorder.say(f"{told}; the launcher that requested it will get no answer")
         elif self.workers.is_first:
             self.supervision.note_saved(save_asked)
 
     def _finish_saving(self) -> dict[str, str]:
         """Wait until the last checkpoint is on every disk; tell where it is not, and why."""
-        failures = self.workers.gather_json(self.recorder.finish_saving())
-        by_host = zip(self.workers.hosts, failures, strict=True)
-        return {host: failure for host, failure in by_host if failure}
+        return failures_by_host(self.recorder.finish_saving(), self.workers)
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.config.training.precision, self.workers.device)
@@ -349,11 +346,6 @@ class Trainer:
 
     def _is_due(self, every_steps: int) -> bool:
         return self.progress.step % every_steps == 0
-
-    def _complete_copies(self, name: str) -> None:
-        """A disk may have had no room for the last checkpoint."""
-        for host in complete_copies(self.run_folder, name, self.opened.writers, self.workers):
-            self.recorder.say(f"{host}: copied {name}, which was missing there")
 
     def _conclude(self, stop: Stop) -> None:
         """All is on every disk: tell the launcher, then everybody."""
