@@ -149,7 +149,8 @@ def print_part(part: str, prepared: Path, folder: Path, peers: list[str]) -> Non
             for case in COMPILED:
                 found = measure(prepared, case, folder)
                 print_run(case, found)
-                print(f"first step {found.first_step_seconds:.1f} s after the command", flush=True)
+                (folder / "warm").mkdir(exist_ok=True)
+                print_start_up(found, measure(prepared, case, folder / "warm"))
         case _:
             print("\nPyTorch's own kernels:")
             print_run(PLAIN, measure(prepared, PLAIN, folder))
