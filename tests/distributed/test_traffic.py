@@ -37,8 +37,8 @@ def demo_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path) -> None:
     """Two hosts, one command: names, addresses, shared evaluation, and bytes as in theory."""
     first, second = net.machines
-    settings = ["training.steps=16", "schedule.decay_steps=6", "schedule.warmup_steps=8"]
-    settings += ["evaluation.every_steps=16", "evaluation.bleu_pairs=8"]
+    settings = ["training.steps=48", "schedule.decay_steps=6", "schedule.warmup_steps=8"]
+    settings += ["evaluation.every_steps=48", "evaluation.bleu_pairs=8"]
     settings += ["evaluation.train_sample_pairs=20"]
     settings += ["distributed.compression=bf16"]
     # Two micro-batches a worker: what is accumulated is sent once.
@@ -54,7 +54,7 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
     assert "4 CPU workers on hostA, hostB" in output
     run = run_on(net, first)
     steps = metrics(run, "train")
-    assert [line["step"] for line in steps] == list(range(1, 17))
+    assert [line["step"] for line in steps] == list(range(1, 49))
     assert steps[-1]["loss"] < steps[0]["loss"] - 1
     (start,) = metrics(run, "start")
     assert sorted(set(start["hosts"])) == ["hostA", "hostB"]
@@ -64,13 +64,13 @@ def test_demo_corpus_over_ssh_with_counted_bytes(net: Network, demo_config: Path
     assert evaluation["pairs"] == 500
     # Both machines hold the run: weights, history, scores.
     other = run_on(net, second)
-    assert len(metrics(other, "train")) == 16
+    assert len(metrics(other, "train")) == 48
     for name, tensor in final_tensors(run).items():
         assert tensor.equal(final_tensors(other)[name]), name
     # A ring over two machines: each sends the gradients once, in 16 bits. Two workers on a machine
     # add up before they send: the wire carries no more for them.
     gradient_bytes = 2 * 2_456_832
-    assert sent_per_step(samples, steps, 4, 15) == pytest.approx(gradient_bytes, rel=0.05)
+    assert sent_per_step(samples, steps, 4, 46) == pytest.approx(gradient_bytes, rel=0.05)
     (calibration,) = metrics(run, "calibration")
     assert calibration["bytes_per_step"] == gradient_bytes
 
