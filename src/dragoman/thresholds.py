@@ -147,6 +147,11 @@ TRAFFIC_AGREEMENT = Threshold(
     "of theory",
     "Packet headers and retransmissions explain a few per cent, not more.",
 )
+SAME_LINK = Threshold(
+    0.1,
+    "of what a link carries",
+    "Two short measurements of one link differ by a few per cent.",
+)
 WARM_UP_STEPS = Threshold(
     3,
     "steps after each start",

@@ -167,6 +167,20 @@ def test_utf16_is_named_and_what_converts_it(tmp_path: Path, name: str, encoding
         list(read_lines(path, 1))
 
 
+@pytest.mark.parametrize("order", ["le", "be"])
+def test_utf16_without_a_mark_is_named(tmp_path: Path, order: str) -> None:
+    path = tmp_path / "train.en"
+    pack(path, "Good morning to you.\nTwo\n".encode(f"utf-16-{order}"))
+    with pytest.raises(UserError, match=f"seems to be UTF-16 .*`iconv -f utf-16{order} -t utf-8`$"):
+        list(read_lines(path, 1))
+
+
+@pytest.mark.parametrize("line", [b"\0\n", b"\0\0\0\0\0\0\0\0\n", b"a\0b\0 and so on\n"])
+def test_stray_zeros_are_not_taken_for_utf16(tmp_path: Path, line: bytes) -> None:
+    pack(tmp_path / "train.en", line)
+    assert list(read_lines(tmp_path / "train.en", 1)) == [(1, [line])]
+
+
 def test_globs_pair_up_in_order(tmp_path: Path) -> None:
     for name in ("b", "a"):
         for side in ("en", "de"):

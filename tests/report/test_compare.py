@@ -97,6 +97,20 @@ def test_steps_of_unlike_size_are_compared_by_their_tokens(tmp_path: Path) -> No
     assert "is 2.00 times as fast" in rate["words"]
 
 
+@pytest.mark.parametrize(("carried", "is_told"), [(1_000_000.0, True), (7_600_000.0, False)])
+def test_links_that_carried_more_or_less_are_told(
+    tmp_path: Path, carried: float, *, is_told: bool
+) -> None:
+    first, second = pair_run(tmp_path / "one"), pair_run(tmp_path / "two", goodput=carried)
+    compare_runs(first.write(), second.write(), tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "compare.json").read_text())
+    words = [fact["words"] for fact in report["facts"] if fact["id"] == "slowest_link"]
+    assert len(words) == is_told
+    assert all(
+        re.search(r"carried 64.0 Mb/s in \S+one and 8.00 Mb/s in \S+two", one) for one in words
+    )
+
+
 def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     paths = [calm_run(tmp_path / name).write() for name in ("one", "two")]
     compare_runs(paths[0], paths[1], tmp_path / "out")

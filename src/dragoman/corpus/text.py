@@ -242,8 +242,15 @@ def without_byte_order_mark(lines: list[bytes], name: str) -> list[bytes]:
     """The first lines of a text, without the mark that some programs put before them."""
     if not lines:
         return lines
-    if lines[0].startswith(UTF_16_MARKS):
+    first = lines[0]
+    if first.startswith(UTF_16_MARKS):
         raise UserError(f"{name} is UTF-16: convert it with `iconv -f utf-16 -t utf-8`")
+    # Without a mark: of most text one half of the bytes is zeros then, and the other has none.
+    zeros = {"le": first[1::2].count(0), "be": first[::2].count(0)}
+    for order, count in zeros.items():
+        if count == sum(zeros.values()) > max(2, len(first) / 4):
+            way = f"`iconv -f utf-16{order} -t utf-8`"
+            raise UserError(f"{name} seems to be UTF-16 without a mark: convert it with {way}")
     return [lines[0].removeprefix(BYTE_ORDER_MARK), *lines[1:]]
 
 

@@ -11,8 +11,8 @@ from dragoman.corpus.manifest import SIDES
 from dragoman.report.answers.answer import Answer
 from dragoman.report.evidence import Evidence
 from dragoman.report.findings.analysis import Findings
-from dragoman.thresholds import MEANINGFUL_BLEU_GAIN, SAME_SPEED
-from dragoman.wording import in_count, in_time
+from dragoman.thresholds import MEANINGFUL_BLEU_GAIN, SAME_LINK, SAME_SPEED
+from dragoman.wording import in_bits_per_second, in_count, in_time
 
 _OF_ITS_TEXT = "checksums of its text"
 
@@ -52,7 +52,8 @@ def facts_of(first: Side, second: Side) -> list[dict[str, Any]]:
         ),
     )
     losses = _loss_fact(first, second)
-    facts = [*_speed_facts(first, second), *_bleu_facts(first, second), losses, wall_time]
+    speeds = [*_speed_facts(first, second), _link_fact(first, second)]
+    facts = [*speeds, *_bleu_facts(first, second), losses, wall_time]
     return [fact for fact in facts if fact]
 
 
@@ -85,6 +86,21 @@ def _speed_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
         if not same_size and all(sizes)
         else None,
     ]
+
+
+def _link_fact(first: Side, second: Side) -> dict[str, Any] | None:
+    """What the slowest links carried, if the runs had links that differ."""
+    carried = [side.evidence.goodput for side in (first, second)]
+    if min(carried) > (1 - SAME_LINK.value) * max(carried):
+        return None
+    return _fact(
+        "slowest_link",
+        carried,
+        lambda one, other: (
+            f"The slowest link between machines carried {in_bits_per_second(one)} in "
+            f"{first.label} and {in_bits_per_second(other)} in {second.label}."
+        ),
+    )
 
 
 def _tokens_per_second(side: Side) -> float:
