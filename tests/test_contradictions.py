@@ -25,6 +25,27 @@ def test_a_language_has_a_code(small_text: Path) -> None:
     ("overrides", "problem"),
     [
         (
+            ["distributed.sync=local", "distributed.bucket_megabytes=1"],
+            'distributed.bucket_megabytes is for gradients and sync is "local"; remove it',
+        ),
+        (["training.hours=0"], "training.hours = 0 ends before the first step"),
+        (
+            ["translation.beam=1", "translation.patience=3"],
+            "translation.patience has no effect with translation.beam = 1; remove it",
+        ),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    small_text: Path, overrides: list[str], problem: str
+) -> None:
+    with pytest.raises(UserError, match=problem):
+        load_config(small_text / "config.toml", overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
             ["distributed.powersgd_rank=8"],
             'distributed.powersgd_rank needs compression = "powersgd", but compression is "none"',
         ),

@@ -422,7 +422,8 @@ class TrainingSettings:
     stop_when_gain_unlikely: float | None = setting(
         None,
         "Stop once the probability that 50% more steps would gain 0.02 nats or 0.5 BLEU on the "
-        "first validation set, as in the report, is at most this; from the tenth evaluation on.",
+        "first validation set, as in the report, is at most this; from the tenth evaluation on "
+        "and after the warm-up.",
         minimum=0,
         maximum=0.5,
         may_change=True,
@@ -481,7 +482,12 @@ class EvaluationSettings:
     bleu_pairs: int = setting(
         0, "Compute BLEU on at most this many pairs of each set; 0 means all.", minimum=0
     )
-    samples: int = setting(5, "Number of sample sentences shown at every evaluation.", minimum=0)
+    samples: int = setting(
+        5,
+        "Number of sample sentences that every evaluation writes to samples.jsonl and shows on a "
+        "terminal; a log has the first one, when it changes.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True)

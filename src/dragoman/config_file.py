@@ -124,7 +124,8 @@ def _apply_override(table: dict[str, Any], override: str) -> list[str]:
     key, equals, value = override.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)+", key.strip()):
         return [
-            f"override {override!r}: write section.setting=value, for example training.steps=1000"
+            f"override {override!r}: write section.setting=value, for example "
+            "training.steps=1000; [[stages]] can only be in the file"
         ]
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]

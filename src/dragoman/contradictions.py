@@ -18,6 +18,7 @@ from dragoman.config import (
     NotifySettings,
     OptimizerSettings,
     StageSettings,
+    TranslationSettings,
     VocabularySettings,
     corpus_names,
     shape_of,
@@ -41,10 +42,11 @@ def contradictions(config: Config, given: Collection[str]) -> list[str]:
         *_vocabulary_contradictions(config.vocabulary, given),
         *model_contradictions(config.model),
         *_batch_contradictions(config),
-        *_start_contradictions(config),
+        *_training_contradictions(config),
         *_optimizer_contradictions(config.optimizer, given),
         *_schedule_contradictions(config, given),
         *_evaluation_contradictions(config, given),
+        *_translation_contradictions(config.translation, given),
         *_distributed_contradictions(config.distributed, given),
         *_powersgd_contradictions(config, given),
         *_notify_contradictions(config.notify, given),
@@ -168,8 +170,11 @@ def _batch_contradictions(config: Config) -> Iterator[str]:
         )
 
 
-def _start_contradictions(config: Config) -> Iterator[str]:
+def _training_contradictions(config: Config) -> Iterator[str]:
     training = config.training
+    for name in ("epochs", "hours"):
+        if getattr(training, name) == 0:
+            yield f"training.{name} = 0 ends before the first step; give more, or remove it"
     if training.start_from_average > 1 and not training.start_from:
         yield "training.start_from_average has no effect without training.start_from"
     if training.freeze_embeddings and not training.start_from:
@@ -223,6 +228,13 @@ def _evaluation_contradictions(config: Config, given: Collection[str]) -> Iterat
         yield "training.patience_metric has no effect without training.patience"
 
 
+def _translation_contradictions(
+    translation: TranslationSettings, given: Collection[str]
+) -> Iterator[str]:
+    if translation.beam == 1 and "translation.patience" in given:
+        yield "translation.patience has no effect with translation.beam = 1; remove it"
+
+
 def _notify_contradictions(notify: NotifySettings, given: Collection[str]) -> Iterator[str]:
     problem = _problem_of_address(notify.webhook) if notify.webhook else ""
     if problem:  # Without the address, which may be a secret.
@@ -271,7 +283,10 @@ def _distributed_contradictions(
         for name in sorted(local | rates):
             if f"distributed.{name}" in given:
                 yield f'distributed.{name} needs sync = "local", but sync is "gradients"'
-    elif distributed.local_steps == 1 and distributed.compression in FEW_BITS:
+        return
+    if "distributed.bucket_megabytes" in given:
+        yield 'distributed.bucket_megabytes is for gradients and sync is "local"; remove it'
+    if distributed.local_steps == 1 and distributed.compression in FEW_BITS:
         yield (
             f'distributed.compression = "{distributed.compression}" needs local_steps of 2 or '
             "more: what rounding keeps back follows only with the next exchange"

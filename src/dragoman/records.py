@@ -184,7 +184,7 @@ class MachineChange:
 
 @dataclass(frozen=True)
 class End:
-    """The run ended by itself."""
+    """The run, or an attempt at it, ended; a `restart` after it says that it went on."""
 
     reason: EndReason = item("why")
     detail: str | None = item("the signal or the error")

@@ -234,7 +234,7 @@ def test_patience_epochs_and_hours_stop_a_run(prepared: Path) -> None:
     assert metrics(prepared / "patience", "train")[-1]["step"] == 9
     assert run(prepared, "epochs", "training.epochs=0.5") is Stop.EPOCHS
     assert metrics(prepared / "epochs", "train")[-1]["epoch"] >= 0.5
-    assert run(prepared, "hours", "training.hours=0") is Stop.HOURS
+    assert run(prepared, "hours", "training.hours=1e-9") is Stop.HOURS
 
 
 def test_a_run_that_has_nothing_to_gain_stops_and_the_report_agrees(prepared: Path) -> None:
