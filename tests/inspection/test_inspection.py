@@ -115,6 +115,7 @@ PAIR_DAMAGES: dict[str, tuple[str, Callable[[str, str], tuple[str, str]]]] = {
     "markup": ("source", lambda source, target: (f"<p>{source}&nbsp;</p>", target)),
     "numbers_differ": ("both", lambda source, target: (f"{source} 7391", f"{target} 8462")),
     "invalid_utf8": ("target", lambda source, target: (source, f"{target} \udcfc")),
+    "unusable": ("both", lambda source, _: (source, "")),
 }
 DAMAGES: dict[str, tuple[str, Callable[[Lines], Lines], float]] = {
     **{name: (side, some(damage), RATE) for name, (side, damage) in PAIR_DAMAGES.items()},
@@ -133,7 +134,8 @@ def test_the_documented_rates_are_those_of_the_code() -> None:
     told = " ".join(page.split())
     for name, kind in KINDS.items():
         assert f"`{name}` |" in told
-        assert f"`{kind.setting if kind.value is True else kind.remedy}`" in told
+        if kind.setting:
+            assert f"`{kind.setting if kind.value is True else kind.remedy}`" in told
         if kind.least_rate:
             (rate,) = re.findall(rf"([\d.]+)% for (?:`\w+` and )?`{name}`", told)
             assert float(rate) / 100 == pytest.approx(kind.least_rate)
@@ -222,11 +224,11 @@ def damaged_in_every_way() -> Lines:
 
 def test_the_settings_of_all_findings_drop_what_was_found(tmp_path: Path) -> None:
     damaged = damaged_in_every_way()
-    settings = [kind.remedy.replace(" ", "") for kind in KINDS.values()]
+    settings = [kind.remedy.replace(" ", "") for kind in KINDS.values() if kind.setting]
     manifest = prepare(write_corpus(tmp_path, damaged, *settings), processes=1)
     dropped = json.loads((tmp_path / "prepared" / DROPPED).read_text())
     for kind in KINDS:
-        name = {"copied": "identical_sides"}.get(kind, kind)
+        name = {"copied": "identical_sides", "unusable": "empty_side"}.get(kind, kind)
         expected = len(DEMO.test) if kind == "leaked" else 240
         assert manifest.filters[name] == pytest.approx(expected, abs=60), name
         assert len(dropped[name]) == 20
@@ -309,6 +311,18 @@ def test_text_that_cannot_be_read_is_not_called_clean(
     assert all("\ufffd" in one["target"] for one in finding["examples"])
     page = (tmp_path / "prepared/inspect.html").read_text()
     assert f"{len(unreadable):,} lines that are not UTF-8" in page
+
+
+@pytest.mark.parametrize("target", ["", "\x07Ring", "Ja " * 90, "Ja"], ids=range(4))
+def test_lines_that_prepare_drops_are_told(tmp_path: Path, target: str) -> None:
+    source = "One two three four five six seven eight nine ten."
+    lines = [(source, target) if place % 2 else pair for place, pair in enumerate(FEWER)]
+    config = write_corpus(tmp_path, lines)
+    found = inspect.inspect_text(config, find_inputs(config), 1)
+    told = summary(found, config.cleaning)
+    assert "Unusable lines (both sides): 50%, 1,000 pairs; prepare drops them" in told
+    manifest = prepare(config, processes=1)
+    assert sum(manifest.filters.values()) == pytest.approx(1_000, abs=5)
 
 
 def test_a_blank_line_is_read(tmp_path: Path) -> None:

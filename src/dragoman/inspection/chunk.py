@@ -4,13 +4,15 @@ import hashlib
 import unicodedata
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.config import CleaningSettings
 from dragoman.corpus.alignment import out_of_step
+from dragoman.corpus.clean import reason_to_drop
 from dragoman.corpus.languages import PairLanguages
 from dragoman.corpus.suspects import (
     has_markup,
@@ -34,6 +36,7 @@ class Watched:
     languages: tuple[str, str] | None  # Of texts without a tag; None if nothing can tell them.
     share: float  # Of the lines, whose language and script are looked at.
     set_keys: tuple[frozenset[int], frozenset[int]]  # Of sentences of validation and test sets.
+    cleaning: CleaningSettings
 
 
 @dataclass
@@ -68,14 +71,18 @@ def inspect_chunk(chunk: RawChunk, watched: Watched) -> ChunkFound:
     """Look at every pair; runs in a worker process."""
     found = ChunkFound(len(chunk.source))
     sides = _read_lines(chunk, found)
+    unreadable = {place for places in found.places.values() for place in places}
     expected = watched.languages if chunk.files.languages_are_known else None
     languages = PairLanguages(*expected) if expected else None
     lengths = [np.fromiter(map(len, side), np.int64, len(side)) for side in sides]
     shifted = out_of_step(*lengths)
     for place in np.flatnonzero(shifted).tolist():
         found.add("misaligned", "both", place)
+    cleaning = replace(watched.cleaning, drop_identical=False)  # Copies are told apart.
     near, exact = [], []
     for place, (source, target) in enumerate(zip(*sides, strict=True)):
+        if place not in unreadable and reason_to_drop(source, target, cleaning):
+            found.add("unusable", "both", place)
         if not source or not target:
             continue
         copied = is_copied(source, target)

@@ -18,17 +18,19 @@ class Kind:
     title: str
     meaning: str
     least_rate: float  # Of pairs; a few odd lines stand in every clean corpus.
-    setting: str
+    setting: str = ""  # Empty if prepare drops such pairs in any case.
     value: bool | str = True  # Of the setting.
     better: str = ""  # Than dropping pairs.
 
     @property
     def remedy(self) -> str:
         """The line of a config that drops such pairs."""
-        return f"{self.setting} = {json.dumps(self.value)}"
+        return f"{self.setting} = {json.dumps(self.value)}" if self.setting else ""
 
     def is_dropped(self, cleaning: CleaningSettings) -> bool:
-        """Whether the config has that line."""
+        """Whether the config has that line, or none is needed."""
+        if not self.setting:
+            return True
         return bool(getattr(cleaning, self.setting.removeprefix("cleaning.")) == self.value)
 
 
@@ -41,6 +43,12 @@ KINDS = {
         "cleaning.invalid_utf8",
         "skip",
         "convert the file",
+    ),
+    "unusable": Kind(
+        "Unusable lines",
+        "A side is empty, has control characters or too many words, or is many times as long as "
+        "the other. Prepare drops such pairs; if there are many, look for the reason.",
+        0.05,
     ),
     "leaked": Kind(
         "Test or validation sentences in the training text",
@@ -120,7 +128,9 @@ class Finding:
     rate: float = item("of all pairs")
     interval: tuple[float, float] | None = item("95%, of the rate; null if every pair was seen")
     examples: tuple[Example, ...] = item("up to ten")
-    setting: str = item("that drops such pairs if true, or with the value that it has to have")
+    setting: str = item(
+        "that drops such pairs if true, or with the value that it has to have; empty if none has to"
+    )
 
 
 @dataclass(frozen=True)

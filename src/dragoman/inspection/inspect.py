@@ -25,7 +25,8 @@ def inspect_text(config: Config, inputs: Inputs, processes: int) -> Inspection:
         say(unchecked)
     keys = tuple(frozenset(side) for side in set_sentences(inputs))
     share = min(1.0, SAMPLED_PAIRS / max(1, _estimate_pairs(inputs)))
-    watched = Watched(None if checked == "nowhere" else languages, share, (keys[0], keys[1]))
+    named = None if checked == "nowhere" else languages
+    watched = Watched(named, share, (keys[0], keys[1]), config.cleaning)
     tally = Tally()
     packed_bytes = sum(path.stat().st_size for files in inputs.train for path in files.paths)
     # Workers are some chunks ahead; the lines of these are kept for examples.

@@ -82,7 +82,7 @@ def _finding_line(one: Finding, cleaning: CleaningSettings) -> str:
     count = plural(one.count, "pair") if one.interval is None else f"about {one.count:,} pairs"
     what = f"{kind.title} ({_side(one)}): {rate_words(one)}, {count}"
     if kind.is_dropped(cleaning):
-        return f"{what}; prepare drops them ({kind.remedy})"
+        return f"{what}; prepare drops them" + (f" ({kind.remedy})" if kind.remedy else "")
     better = f"{kind.better}, or " if kind.better else ""
     return f"{what}; {better}{kind.remedy} drops them"
 
@@ -171,8 +171,8 @@ def _finding_values(one: Finding, cleaning: CleaningSettings) -> dict[str, Any]:
         "rate_words": rate_words(one),
         "count": f"{count}, dropped by prepare" if is_dropped else count,
         "is_sampled": one.interval is not None,
-        "setting": f"{kind.remedy} (is set)" if is_dropped else kind.remedy,
-        "tone": "good" if is_dropped else tone,
+        "setting": f"{kind.remedy} (is set)" if is_dropped and kind.remedy else kind.remedy,
+        "tone": "good" if is_dropped and kind.remedy else tone,
         "examples": one.examples,
     }
 
