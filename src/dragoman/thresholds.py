@@ -173,6 +173,11 @@ UNEVEN_STEPS = Threshold(
     "Healthy steps vary by a few per cent; if one in twenty takes double or half, something "
     "else is running.",
 )
+OUTLIER = Threshold(
+    10.0,
+    "times the median step",
+    "A cut link or a stopped machine does this; evaluations and checkpoints are not counted.",
+)
 SAME_SPEED = Threshold(
     0.02,
     "of step time",

@@ -160,6 +160,21 @@ def test_no_setting_is_ignored_without_a_launcher(prepared: Path, setting: str, 
     assert re.search(line, result.stderr), result.stderr
 
 
+def test_a_machine_that_never_comes_is_told_in_one_line(prepared: Path) -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+    result = run_dragoman(
+        "train",
+        prepared / "config.toml",
+        *SMALL,
+        "distributed.timeout_seconds=5",
+        env=os.environ | variables | {"MASTER_PORT": str(free_port())},
+    )
+    assert result.returncode == 2, result.stderr
+    assert "1/2 clients joined" in result.stderr
+    assert "start all of them" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [

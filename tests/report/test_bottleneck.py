@@ -370,6 +370,11 @@ def test_what_balancing_won_is_told(tmp_path: Path) -> None:
         one for one in step_time(evidence, analyse(evidence)).details if "equal shares" in one
     )
     assert "worker 1 on beta would compute 0.400 s a step, 2.0 times as long" in told
+    line["balanced_rows"] = [16, 16]
+    same = _load(run)
+    assert any(
+        one.startswith("Rows were split 16:16") for one in step_time(same, analyse(same)).details
+    )
     # 22 rows instead of 16 take the first 0.275 s, 10 the second 0.25 s.
     assert "split 22:10 instead (distributed.balance): 0.275 s" in told
 
@@ -409,6 +414,37 @@ def test_workers_of_one_machine_that_wait_for_each_other(tmp_path: Path) -> None
     assert "0.700 s of each step of 1.00 s (70%) waiting for each other" in answer.answer
     assert "fewer workers" in answer.next_step
     assert findings.step_reason == "waits for gradients"
+
+
+def test_workers_of_one_machine_that_wait_for_something_else(tmp_path: Path) -> None:
+    """Sixteen bits would not help where sending takes a hundredth of the wait."""
+    run = pair_run(tmp_path, exposed=0.7, all_reduce=0.007)
+    for line in run.lines:
+        if "hosts" in line:
+            line["hosts"] = ["alpha", "alpha"]
+    evidence = _load(run)
+    answer = network_bottleneck(evidence, analyse(evidence))
+    assert "an exchange takes only 7.00 ms, so the workers must be waiting for" in answer.answer
+    assert "what else keeps the machine's cores busy" in answer.next_step
+    assert (answer.tone, answer.confidence) == ("caution", "medium")
+
+
+def test_one_long_step_is_named_and_makes_no_machine_a_loss(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, exposed=0.1, all_reduce=0.1)
+    late = False
+    for line in run.lines:
+        if line["kind"] == "train" and line["step"] == 60:
+            line |= {"seconds": 201.0, "seconds_exposed_communication": 200.1}
+            late = True
+        line["time"] += 200 * late
+    evidence = _load(run)
+    (told,) = (one for one in evidence.missing if "means include it" in one)
+    assert told.startswith("Step 60 took 3 min 21 s, 63% of all time in steps, where half of them")
+    answer = network_bottleneck(evidence, analyse(evidence))
+    assert "than a single worker" not in answer.answer
+    assert "as a single worker" not in answer.answer
+    ordinary = load_evidence(pair_run(tmp_path / "ordinary").write(), START)
+    assert not any("means include it" in one for one in ordinary.missing)
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,17 @@ def test_evaluations_of_what_a_run_starts_from_are_evaluations(tmp_path: Path) -
     assert intervals == pytest.approx([11, 11])
 
 
-def test_a_fault_that_is_noticed_late_belongs_to_the_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_fault_that_is_noticed_late_belongs_to_the_restart(
+    tmp_path: Path, *, is_saved: bool
+) -> None:
     run = RunFolder(tmp_path)
     run.begin()
     for step in (1, 2):
         run.train(step, seconds=2.0)
     run.clock += 120  # Nobody hears from a worker.
+    if is_saved:  # Its end is seen at the next synchronization only.
+        run.line("checkpoint", 2, name="step-00000002", bytes=1, seconds_blocking=0.0)
     run.line("stop", 2, reason="error", detail="no heartbeat for 120 s")
     run.clock += 5
     run.begin("restart", 0, reason="no heartbeat for 120 s")

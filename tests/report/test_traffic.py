@@ -55,6 +55,24 @@ def test_windows_hold_nothing_but_training(tmp_path: Path) -> None:
     assert measure_traffic(evidence)[0].peak_bytes_per_second == pytest.approx(4e6)
 
 
+def test_what_measured_the_links_is_not_counted_as_the_steps_own(tmp_path: Path) -> None:
+    """The sample before the first step is older than the test of the links."""
+    run = pair_run(tmp_path, steps=60)
+    for second in range(61):
+        sent = 0 if not second else 300_000_000 + 4_000_000 * second
+        run.sample("alpha", START - 0.5 + second, sent)
+    evidence = _load(run)
+    assert measure_traffic(evidence)[0].bytes_per_step == pytest.approx(4e6, rel=1e-3)
+
+
+def test_what_a_machine_can_send_is_what_its_own_link_carries(tmp_path: Path) -> None:
+    run = pair_run(tmp_path)
+    run.lines.insert(2, dict(run.lines[1], hosts=["beta", "alpha"], goodput_bytes_per_second=9e7))
+    run.watch(4_000_000)
+    capacities = {one.host: one.capacity for one in measure_traffic(_load(run))}
+    assert capacities == {"alpha": 8e6, "beta": 9e7}
+
+
 def test_correlation_with_traffic(tmp_path: Path) -> None:
     """Steps that are slower while more flows: the two rise and fall together."""
     run = RunFolder(tmp_path, hosts=("alpha", "beta"))

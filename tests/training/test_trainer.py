@@ -146,6 +146,26 @@ def test_same_command_on_a_finished_run_changes_nothing(prepared: Path, trained_
     assert "the run is complete" in (prepared / "run" / "train.log").read_text()
 
 
+@pytest.mark.parametrize("left", ["an error", "nothing"])
+def test_the_end_that_a_dead_attempt_could_not_write_is_written(
+    prepared: Path, trained_once: Path, left: str
+) -> None:
+    """Every step was made and saved; what came after the last line is not counted as time."""
+    shutil.copytree(trained_once / "run", prepared / "run")
+    log = prepared / "run/metrics.jsonl"
+    *lines, stop = log.read_text().splitlines(keepends=True)
+    assert '"reason": "steps"' in stop
+    lines += [stop.replace('"steps"', '"error"')] if left == "an error" else []
+    log.write_text("".join(lines))
+    assert run(prepared, "run") is Stop.STEPS
+    *before, end = map(json.loads, log.read_text().splitlines())
+    assert (end["kind"], end["reason"], end["step"]) == ("stop", "steps", before[-1]["step"])
+    assert len(before) == len(lines)
+    assert end["time"] == max(line["time"] for line in before)
+    assert run(prepared, "run") is Stop.STEPS
+    assert len(log.read_text().splitlines()) == len(lines) + 1
+
+
 def test_changed_settings_are_refused_by_name(prepared: Path) -> None:
     run(prepared, "run", "training.steps=4")
     with pytest.raises(UserError) as caught:

@@ -157,12 +157,12 @@ def join_workers(settings: DistributedSettings) -> Workers:
             distributed.init_process_group(
                 backend, rank=world.rank, world_size=world.count, timeout=timeout
             )
-        except distributed.DistNetworkError as error:
+        except (distributed.DistNetworkError, distributed.DistStoreError) as error:
             address, port = (os.environ[f"MASTER_{name}"] for name in ("ADDR", "PORT"))
             raise UserError(
                 f"the workers cannot connect to each other at MASTER_ADDR={address}, "
-                f"MASTER_PORT={port} ({str(error).splitlines()[0]}); set them to worker 0's "
-                "machine and a free port"
+                f"MASTER_PORT={port} ({str(error).splitlines()[0]}); start all of them, and set "
+                "these to worker 0's machine and a free port"
             ) from None
     workers = Workers(world.rank, world.count, device)
     place = [host_name(), _boot(), os.environ.get(ADDRESS_VARIABLE, "")]

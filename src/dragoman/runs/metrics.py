@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dragoman.documents import encode
 from dragoman.records import (
+    BEGINNINGS,
     EVENTS,
+    End,
     Evaluation,
     Event,
     EventKind,
@@ -20,7 +24,7 @@ from dragoman.records import (
     TrainStep,
 )
 from dragoman.runs.folder import RunFolder
-from dragoman.runs.metrics_reader import highest_steps
+from dragoman.runs.metrics_reader import highest_steps, read_metrics
 from dragoman.runs.trackers import Trackers
 
 SECONDS_BETWEEN_FLUSHES = 1.0
@@ -75,6 +79,14 @@ class MetricsLog:
         self._show(step, event)
         if kind != "train" or time.monotonic() - self._last_flush > SECONDS_BETWEEN_FLUSHES:
             self.flush()
+
+    def end_if_missing(self, step: int, end: End) -> None:
+        """Append a run's end, at the time of the last line, unless the log has one."""
+        logged = read_metrics(self._run.metrics, [("step",), ("time",)])
+        last = [one for one in logged.events if one.kind in ("stop", *BEGINNINGS)][-1:]
+        if not any(isinstance(one.event, End) and one.event.is_finish for one in last):
+            times = [*logged.steps[1], *(one.time for one in logged.events)]
+            self.write("stop", step, end, float(np.nanmax(times)) if times else None)
 
     def write_samples(self, step: int, samples: Sequence[SampleTranslation]) -> None:
         """Append the sample translations of one evaluation, and show them to trackers."""

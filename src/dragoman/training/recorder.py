@@ -10,6 +10,7 @@ from dragoman.notify import without_secrets
 from dragoman.records import (
     Before,
     CheckpointFailed,
+    End,
     Event,
     EventKind,
     MachineSample,
@@ -67,6 +68,11 @@ class Recorder:
         """Write one event down."""
         if self.writes:
             self._metrics.write(kind, step, event, moment)
+
+    def end_if_missing(self, step: int, end: End) -> None:
+        """Write the end of a run down whose last attempt reached it and died before it could."""
+        if self.writes:
+            self._metrics.end_if_missing(step, end)
 
     def flush(self) -> None:
         """Hand all lines to the operating system, so that they outlive this process."""

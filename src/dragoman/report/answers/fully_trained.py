@@ -32,7 +32,12 @@ from dragoman.report.findings.convergence import (
     Learning,
 )
 from dragoman.report.findings.followed_schedule import LearningRateReason
-from dragoman.thresholds import EVALUATIONS_FOR_CONFIDENCE, EVALUATIONS_NEEDED, VERY_LIKELY
+from dragoman.thresholds import (
+    EVALUATIONS_FOR_CONFIDENCE,
+    EVALUATIONS_NEEDED,
+    HARDLY_A_TRANSLATION,
+    VERY_LIKELY,
+)
 from dragoman.wording import in_count, in_percent, plural
 
 _QUESTION = "Is the model fully trained?"
@@ -66,6 +71,11 @@ class _Case:
     def more_steps(self) -> str:
         """All steps of a run that is half as long again."""
         return in_count(FURTHER_STEPS * self.last_step)
+
+    @property
+    def hardly_translates(self) -> bool:
+        """Whether there was never a score that a useful translation has."""
+        return self.learning.best_bleu < HARDLY_A_TRANSLATION.value
 
     @property
     def has_diverged_to_a_number(self) -> bool:
@@ -150,10 +160,14 @@ def _go_on(case: _Case) -> str:
         first = f"{loosened}, which ended the run, and " if loosened else ""
         words = f"{first}continue to the end of the schedule, step {case.schedule.total_steps:,}."
         return words[0].upper() + words[1:]
-    return (
-        f"Continue: raise training.steps to {case.more_steps}, or whichever limit ended the run, "
-        "and run the same command again."
+    end = case.evidence.history.end
+    loosened = _LOOSENED.get(end.reason) if end else None
+    limit = (
+        f"{loosened}, which ended the run, so that it reaches step {case.more_steps}"
+        if loosened
+        else f"raise training.steps to {case.more_steps}"
     )
+    return f"Continue: {limit}, and run the same command again."
 
 
 def _settle(case: _Case) -> str:
@@ -281,7 +295,8 @@ ROWS: Mapping[ConvergenceReason, Row[_Case]] = {
             "The learning-rate schedule has reached its end, so this run cannot simply continue."
         ),
         advice=lambda case: (
-            f"Use this model, or start a new run with a schedule of {case.more_steps} steps."
+            ("S" if case.hardly_translates else "Use this model, or s")
+            + f"tart a new run with a schedule of {case.more_steps} steps."
         ),
     ),
     "gain uncertain": Row(

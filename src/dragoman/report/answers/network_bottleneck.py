@@ -42,7 +42,8 @@ class _Case:
         found, times, alone = self.found, self.times, self.alone
         if alone is None or found.machines < 2 or times.are_few:
             return ""
-        if not is_slower(times.mean, alone.seconds_step):
+        # One long step may be an accident.
+        if not is_slower(min(times.mean, times.median), alone.seconds_step):
             return ""
         return (
             f"The {found.machines:,} machines took {times.mean / alone.seconds_step:.1f} times "
@@ -96,8 +97,10 @@ def _and(why: str | Callable[[_Case], str]) -> Callable[[_Case], str]:
             f"fast network they would take {in_time(found.infinite_network_seconds)}."
         )
         reason = why(case) if callable(why) else why
-        more = "; ".join(one for one in (reason, case.slower.removesuffix(".")) if one)
-        return f"{waiting} {more[0].upper()}{more[1:]}." if more else waiting
+        more = (
+            f"{one[0].upper()}{one[1:].removesuffix('.')}." for one in (reason, case.slower) if one
+        )
+        return " ".join((waiting, *more))
 
     return words
 
@@ -123,6 +126,24 @@ def _if_not_a_loss(advice: str) -> Callable[[_Case], str]:
     return words
 
 
+def _takes_only(case: _Case) -> str:
+    return (
+        "sending the bytes of an exchange takes only "
+        f"{in_time(case.found.exchange_seconds or 0.0)}, so the workers must be waiting for "
+        "something else"
+    )
+
+
+def _remedy_inside(found: Network) -> str:
+    """What to do about workers of one machine that wait for each other."""
+    if not found.is_explained:
+        return "Look at what else keeps the machine's cores busy, or start fewer workers."
+    return (
+        "Start a new run that communicates less: fewer workers, more tokens between exchanges "
+        '(batches.tokens_per_step), or distributed.compression = "bf16".'
+    )
+
+
 def _confidence(case: _Case) -> Confidence:
     return "high" if case.found.agrees and not case.unseen else "medium"
 
@@ -145,18 +166,15 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
     "waits inside one machine": Row(
         verdict="single machine",
         tone="caution",
-        confidence="high",
+        confidence=lambda case: "high" if case.found.is_explained else "medium",
         note=_workers,
         words=lambda case: (
             "All workers are on one machine: no network was involved. Yet they spend "
             f"{in_time(case.found.exposed_seconds)} of each step of {in_time(case.times.mean)} "
             f"({in_percent(case.times.share('exposed communication'))}) waiting for each other."
+            + ("" if case.found.is_explained else f" {_takes_only(case).capitalize()}.")
         ),
-        advice=lambda case: (
-            case.straggler
-            or "Start a new run that communicates less: fewer workers, more tokens between "
-            'exchanges (batches.tokens_per_step), or distributed.compression = "bf16".'
-        ),
+        advice=lambda case: case.straggler or _remedy_inside(case.found),
     ),
     "machines not known": _unclear(
         words=_and("but the machines are unknown"), advice=_MEASURE_AGAIN
@@ -184,13 +202,7 @@ ROWS: Mapping[NetworkReason, Row[_Case]] = {
         advice=_MEASURE_AGAIN,
     ),
     "unexplained wait": _unclear(
-        words=_and(
-            lambda case: (
-                "but sending the bytes of an exchange takes only "
-                f"{in_time(case.found.exchange_seconds or 0.0)}, so the workers must be waiting "
-                "for something else"
-            )
-        ),
+        words=_and(lambda case: f"but {_takes_only(case)}"),
         advice=_MEASURE_AGAIN,
     ),
     "large share": Row(

@@ -85,6 +85,12 @@ def _balance_words(evidence: Evidence) -> str:
     seconds, rows = line.seconds_compute_by_worker, line.balanced_rows
     if len(seconds) != len(rows) or not sum(rows) or not min(seconds, default=0.0) > 0:
         return ""
+    split = ":".join(map(str, rows))
+    if len(set(rows)) == 1:
+        return (
+            f"Rows were split {split} (distributed.balance), because the workers were about "
+            "equally fast before the first step."
+        )
     even = sum(rows) / len(rows)
     balanced = max(one * own / even for one, own in zip(seconds, rows, strict=True))
     slowest = seconds.index(max(seconds))
@@ -93,8 +99,8 @@ def _balance_words(evidence: Evidence) -> str:
     return (
         f"With equal shares worker {slowest}{where} would compute {in_time(max(seconds))} a "
         f"step, {max(seconds) / min(seconds):.1f} times as long as the fastest, and the others "
-        f"would wait. Rows were split {':'.join(map(str, rows))} instead (distributed.balance): "
-        f"{in_time(balanced)}, measured before the first step."
+        f"would wait. Rows were split {split} instead (distributed.balance): {in_time(balanced)}, "
+        "measured before the first step; while it trains the split is corrected."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import FEW_BITS, ModelSettings, OptimizerKind, moments_kept, shape_of
-from dragoman.errors import FIX_FIRST
+from dragoman.errors import FIX_FIRST, NO_FINITE_GRADIENT
 from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, in_case, unknown
@@ -89,10 +89,16 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
         },
         tone="bad" if stopped_by else "plain",
         confidence="high" if is_sure else "medium",
-        next_step=f"Mend what stopped it ({stopped_by}), then run the same command to resume."
+        next_step=_after_an_error(stopped_by)
         if stopped_by
         else in_case(ADVICE_BY_REASON[found.reason], findings),
     )
+
+
+def _after_an_error(reason: str) -> str:
+    if reason.startswith(NO_FINITE_GRADIENT):  # A resumed run keeps its settings.
+        return f"Start a new run with other settings: these stopped it ({reason})."
+    return f"Mend what stopped it ({reason}), then run the same command to resume."
 
 
 def _time_words(evidence: Evidence, found: Duration) -> str:
@@ -109,12 +115,19 @@ def _time_words(evidence: Evidence, found: Duration) -> str:
     return f"{opening} {in_time(found.wall)} for {steps}{f': {split}' if split else ''}."
 
 
+def spare_restarts(findings: Findings) -> str:
+    """What to do about restarts; to save more often, where steps had to be repeated for long."""
+    found = findings.duration
+    lose_less = 2 * found.lost_steps > found.parts["restarts"]
+    advice = "Mend the causes of the restarts, named under What is missing or odd"
+    return f"{advice}{', and save more often to lose less' if lose_less else ''}."
+
+
 ADVICE_BY_REASON: Mapping[DurationReason, str | Callable[[Findings], str]] = {
     "mostly training": "Nothing to do: the run spent its time training.",
     "evaluation": spare_evaluations,
     "checkpoints": "Save less often (checkpoints.every_steps), or to a faster disk.",
-    "restarts": "Mend the causes of the restarts, named under What is missing or odd, and save "
-    "more often to lose less.",
+    "restarts": spare_restarts,
     "set-up": "Most of the waiting is set-up before the first step, which matters little in a "
     "longer run.",
     "pauses": "Most of the waiting is between a stop and the next resume: nothing to do.",

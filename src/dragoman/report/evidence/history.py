@@ -1,7 +1,7 @@
 """metrics.jsonl -> what happened: steps and evaluations that count, work that was lost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,7 +106,8 @@ class _Log:
 def read_history(path: Path, missing: list[str]) -> History:
     """Read the log of a run, be it finished, alive or dead."""
     log = _read_log(path, missing)
-    gaps = _unexplained_gaps(path.name, log, missing)
+    late = _noticed_late(log)
+    gaps = _unexplained_gaps(path.name, log, late, missing)
     kept, void, lost_evaluation_seconds = _apply_resumes(log)
     train = _without_doubles(log.steps.take(~void), missing)
     measured = _up_to_latest_attempt(kept, train)
@@ -125,7 +126,7 @@ def read_history(path: Path, missing: list[str]) -> History:
         ),
         failed_checkpoints=tuple(_of_type(CheckpointFailed, kept)),
         attempts=tuple(
-            _attempt_of(line, _last_activity(log, place))
+            _attempt_of(line, _last_activity(log, late, place))
             for place, one in log.events
             for line in _of_type(Beginning, [one])
         ),
@@ -144,15 +145,25 @@ def _of_type(kind: type[OneEvent], lines: Sequence[Logged[Event]]) -> list[Logge
     return [line for line in lines if isinstance(line.event, kind)]  # type: ignore[misc]
 
 
-def _last_activity(log: _Log, place: int) -> float | None:
-    """When the last line before one was written; an error may have been noticed much later."""
-    errors = {at for at, line in log.events if _is_error(line.event)}
-    before = place - 2 if place - 1 in errors else place - 1
+def _last_activity(log: _Log, late: Collection[int], place: int) -> float | None:
+    """When the last line before one was written, but for those that were late."""
+    before = place - 1
+    while before in late:
+        before -= 1
     return float(log.clock[before]) if before >= 0 else None
 
 
-def _is_error(event: Event) -> bool:
-    return isinstance(event, End) and event.reason == "error"
+def _noticed_late(log: _Log) -> set[int]:
+    """The places of errors, which may be noticed long after, and of what was noted with them."""
+    events = {place: line.event for place, line in log.events}
+    late = set()
+    for place, event in events.items():
+        if isinstance(event, End) and event.reason == "error":
+            late.add(place)
+            while isinstance(events.get(place - 1), CheckpointSaved | CheckpointFailed):
+                place -= 1
+                late.add(place)
+    return late
 
 
 def _zero_unknown(record: OneRecord) -> OneRecord:
@@ -280,15 +291,16 @@ def _without_doubles(steps: TrainSteps, missing: list[str]) -> TrainSteps:
     return steps.take(len(steps) - 1 - last)
 
 
-def _unexplained_gaps(name: str, log: _Log, missing: list[str]) -> tuple[tuple[float, float], ...]:
+def _unexplained_gaps(
+    name: str, log: _Log, late: Collection[int], missing: list[str]
+) -> tuple[tuple[float, float], ...]:
     """Long silences inside one attempt of the run, from when to when."""
     gaps = np.diff(log.clock, prepend=log.clock[:1]) - log.explained
+    gaps[sorted(late)] = 0
     for place, line in log.events:
         # A pause before a beginning is a pause; the line after it may compile for long.
         if line.kind in (*BEGINNINGS, "link", "calibration"):
             gaps[place : place + 2] = 0
-        elif _is_error(line.event):  # It may have been noticed late.
-            gaps[place] = 0
     wall = float(np.ptp(log.clock)) if len(log.clock) else 0.0
     much = max(SHORTEST_GAP.value, UNEXPLAINED_SHARE.value * wall)
     found = np.flatnonzero(gaps > min(UNEXPLAINED_GAP.value, much))

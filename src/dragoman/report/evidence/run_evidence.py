@@ -31,10 +31,16 @@ from dragoman.report.evidence.json_lines import read_json, read_json_lines, tabl
 from dragoman.report.evidence.kept_checkpoints import read_checkpoints
 from dragoman.report.evidence.monitor_logs import Machine, read_machines
 from dragoman.report.evidence.run_settings import read_settings
-from dragoman.report.evidence.step_series import Evaluations
+from dragoman.report.evidence.step_series import Evaluations, TrainSteps
 from dragoman.runs.folder import RunFolder
-from dragoman.thresholds import SILENCE
-from dragoman.wording import plural
+from dragoman.thresholds import (
+    MUCH_ELSEWHERE,
+    OUTLIER,
+    SILENCE,
+    STEADY_STEPS_NEEDED,
+    WARM_UP_STEPS,
+)
+from dragoman.wording import in_percent, in_time, plural
 
 State = Literal["finished", "stopped", "running", "crashed", "not started", "lost"]
 
@@ -254,6 +260,7 @@ def _state(history: History, machines: tuple[Machine, ...], is_saved: bool, now:
 def _oddities(history: History) -> list[str]:
     """What a reader should know before trusting the numbers."""
     notices = _losses_without_number(history) + _course_of_events(history)
+    notices += _outliers(history.train)
     if not history.evaluations:
         notices.append("There is no evaluation: quality is unknown")
     if len(history.train) and history.calibration is None:
@@ -289,6 +296,28 @@ def _losses_without_number(history: History) -> list[str]:
     return notices
 
 
+def _outliers(train: TrainSteps) -> list[str]:
+    """A step or two that took so long that every mean speaks of them."""
+    place = np.arange(len(train)) - np.searchsorted(train.attempt, train.attempt)
+    steady = train.take((place >= WARM_UP_STEPS.value) & np.isfinite(train.seconds))
+    if len(steady) < 2 * STEADY_STEPS_NEEDED.value:
+        return []
+    share, median = steady.seconds / steady.seconds.sum(), float(np.median(steady.seconds))
+    is_long = (share > MUCH_ELSEWHERE.value) & (steady.seconds > OUTLIER.value * median)
+    if is_long.sum() > 2:
+        return []
+    return [
+        f"Step {step:,.0f} took {in_time(seconds)}, {in_percent(part)} of all time in steps, where "
+        f"half of them took under {in_time(median)}: means include it"
+        for step, seconds, part in zip(
+            steady.step[is_long], steady.seconds[is_long], share[is_long], strict=True
+        )
+    ]
+
+
+_AGAIN = {"start": "started again", "resume": "resumed", "restart": "restarted"}
+
+
 def _course_of_events(history: History) -> list[str]:
     """Where the run began again, and what failed on the way."""
     notices = []
@@ -300,8 +329,9 @@ def _course_of_events(history: History) -> list[str]:
         verb = "counts" if len(history.lost) == 1 else "count"
         vain = f"{plural(len(history.lost), 'step')} had to be repeated and {verb} as time only"
         times = {1: "once", 2: "twice"}.get(len(again), f"{len(again):,} times")
+        began = " or ".join(dict.fromkeys(_AGAIN[one.kind] for one in again))
         notices.append(
-            f"The run was resumed {times} ({where} {steps}{more}); "
+            f"The run was {began} {times} ({where} {steps}{more}); "
             f"{vain if len(history.lost) else 'nothing was lost'}"
         )
     own, all_steps = len(history.latest_steps), len(history.train)

@@ -167,7 +167,11 @@ def training_windows(evidence: Evidence, machine: Machine) -> Windows | None:
     if len(machine) < 2 or not machine.interface:
         return None
     begins, ends = _spans(train)
-    first, last = max(begins[0], machine.time[0]), min(ends[-1], machine.time[-1])
+    # A sample before the first step counts what was sent to measure the links, too.
+    sampled = machine.time[machine.time >= begins[0]]
+    if not len(sampled):
+        return None
+    first, last = sampled[0], min(ends[-1], machine.time[-1])
     edges = _window_edges(evidence, train, first, last)
     if len(edges) < 2:
         return None
@@ -220,7 +224,7 @@ def _capacity(evidence: Evidence, machine: Machine) -> tuple[float | None, str]:
     measured = [
         link.goodput_bytes_per_second
         for link in evidence.history.links
-        if link.goodput_bytes_per_second and machine.host in link.hosts
+        if link.goodput_bytes_per_second and machine.host == link.hosts[0]
     ]
     if measured:
         return min(measured), "measured"
