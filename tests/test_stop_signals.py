@@ -63,6 +63,23 @@ def test_ctrl_c_ends_an_import_that_would_swallow_it(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+def test_ctrl_c_while_the_first_modules_are_imported_leaves_no_traceback() -> None:
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "dragoman.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from dragoman.__main__ import main
+main()
+"""
+    words = [sys.executable, "-c", code]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    assert (result.returncode, result.stderr) == (130, "dragoman: interrupted\n")
+
+
 def test_ctrl_c_elsewhere_is_an_exception_as_ever() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -1,6 +1,7 @@
 """Places and consoles that cannot be written: the former end a run at once, the latter never."""
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -80,6 +81,30 @@ def test_a_console_that_cannot_be_written_does_not_end_training(
     assert ended.returncode == 0
     assert metrics(prepared / "run", "stop")[-1]["reason"] == "steps"
     assert "the run is complete" in (prepared / "run/train.log").read_text()
+
+
+@pytest.mark.parametrize("what", ["deleted", "moved"])
+def test_a_run_whose_folder_is_gone_ends_and_never_counts_as_complete(
+    prepared: Path, what: str
+) -> None:
+    run, elsewhere = prepared / "run", prepared / "elsewhere"
+    command = train_words(prepared, 1, *LONG)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: has_step(run, 5))
+        run.rename(elsewhere)
+        if what == "deleted":
+            shutil.rmtree(elsewhere)
+        errors = process.communicate(timeout=PATIENCE)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert f"dragoman: {run} was deleted or moved while the run was written to it" in errors
+    assert "complete" not in errors
+    assert not run.exists()
+    if what == "moved":
+        assert metrics(elsewhere, "stop")[-1]["reason"] == "error"
 
 
 def test_a_terminal_that_is_gone_does_not_end_training(prepared: Path) -> None:

@@ -110,10 +110,12 @@ def test_what_is_no_run_is_told_what_it_is(
     monkeypatch.chdir(tmp_path)
     copy = shutil.copytree(run, tmp_path / "runs/mine")
     (tmp_path / "exported").mkdir()
+    (tmp_path / "other").mkdir()
     (tmp_path / "exported/dragoman.json").write_text("{}")
     for name, words in (
         ("mien", "mien: no run found there or at runs/mien; did you mean mine?"),
         ("exported", "exported is an export, not a run: add --engine ctranslate2"),
+        ("other", "other is a folder, but not of a run: it has neither config.toml nor"),
     ):
         code, errors = refusal(capsys, "evaluate", name)
         assert code == 2

@@ -81,6 +81,22 @@ def test_errors_are_shown_and_forgotten(page: Page, address: str) -> None:
     shows(page, "target.value + status.textContent", "<B>SHORT</B>")
 
 
+def test_an_answer_from_something_else_leaves_no_old_translation(page: Page, address: str) -> None:
+    page.open(f"{address}/", 1280)
+    shows(page, "sourceLanguage.value", "en")
+    page.call("Input.insertText", text="one")
+    shows(page, "target.value", "ONE")
+    page.evaluate("window.fetch = async () => new Response('Service Unavailable', {status: 503})")
+    page.call("Input.insertText", text=" more")
+    shows(page, "status.textContent", "The server is busy or cannot be reached (503).")
+    assert page.evaluate("target.value") == ""
+    page.evaluate("window.fetch = () => new Promise(() => {})")  # It never answers.
+    page.call("Input.insertText", text=" word")
+    shows(page, "target.parentElement.classList.contains('busy')", True)
+    click(page, "#clear")
+    shows(page, "target.parentElement.classList.contains('busy')", False)
+
+
 def test_it_fits_a_phone_and_the_night(page: Page, address: str) -> None:
     backgrounds = set()
     for width, dark in ((1280, False), (390, False), (390, True)):

@@ -139,7 +139,7 @@ def test_a_run_whose_last_checkpoint_failed_is_not_complete(
     assert (stop["step"], stop["reason"]) == (6, "error")
     assert stop["detail"].startswith("checkpoint ")
     log = (folder / "train.log").read_text()
-    assert "step-00000006 could not be written: [Errno 28]" in log
+    assert "step-00000006 could not be written: No space left" in log
     assert "complete" not in log
     assert run(prepared, "run", "training.steps=6") is Stop.STEPS
     assert metrics(folder, "resume")[0]["step"] == 4

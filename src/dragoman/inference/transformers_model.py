@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dragoman.config import TranslationSettings
@@ -25,6 +24,7 @@ from dragoman.inference.translate import (
     longest_output,
     one_line,
 )
+from dragoman.runs.tensors import write_tensors
 
 FEWEST_POSITIONS = 1_024  # A line that is longer than the table is an error there.
 
@@ -35,7 +35,7 @@ def write_model(trained: TrainedModel, folder: Path) -> None:
     source, target = (folder / name for name in SUBWORDS)
     ids = tokenizer_ids(text.source, text.target, config.vocabulary.joint)
     positions = max(FEWEST_POSITIONS, longest_output(text.max_tokens))
-    save_file(pegasus_weights(model, ids, positions), folder / TENSORS, {"format": "pt"})
+    write_tensors(pegasus_weights(model, ids, positions), folder / TENSORS, {"format": "pt"})
     files = {
         "config.json": pegasus_config(model, config.model, ids, positions),
         "generation_config.json": {

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.config import CheckpointSettings
@@ -30,6 +29,7 @@ from dragoman.runs.checkpoint_index import (
     read_listed,
     write_index,
 )
+from dragoman.runs.tensors import write_tensors
 
 BEFORE = ".before"  # Ends the name of a checkpoint that another of its step replaces,
 OLD = ".old"  # and of one that is being deleted.
@@ -61,8 +61,8 @@ class Written:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Written:
     """Write one checkpoint aside, put it in place, and enter it in the index."""
     aside = _room_for(folder, checkpoint_name(checkpoint.step))
-    save_file(dict(checkpoint.weights), aside / WEIGHTS)
-    save_file(dict(checkpoint.optimizer), aside / OPTIMIZER)
+    write_tensors(checkpoint.weights, aside / WEIGHTS)
+    write_tensors(checkpoint.optimizer, aside / OPTIMIZER)
     state = CheckpointState(
         checkpoint.step,
         checkpoint.progress,
@@ -85,7 +85,8 @@ def copy_checkpoint(folder: Path, name: str, files: Mapping[str, bytes]) -> None
 def _room_for(folder: Path, name: str) -> Path:
     aside = folder / f".{name}"
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    folder.mkdir(exist_ok=True)  # But not the run's, which may have been moved away.
+    aside.mkdir()
     return aside
 
 

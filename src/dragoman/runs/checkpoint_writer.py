@@ -6,7 +6,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.config import CheckpointSettings
@@ -75,10 +74,10 @@ class CheckpointWriter:
         folder, name = self._run.checkpoints, checkpoint_name(checkpoint.step)
         try:
             written = write_checkpoint(folder, checkpoint)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             # Training goes on; the older checkpoints are untouched.
             shutil.rmtree(folder / f".{name}", ignore_errors=True)
-            return Saved(checkpoint.step, CheckpointFailed(str(error)))
+            return Saved(checkpoint.step, CheckpointFailed(error.strerror or str(error)))
         left_over = ""
         try:
             delete_checkpoints(folder, written.void)

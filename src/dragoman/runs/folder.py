@@ -1,13 +1,15 @@
 """Every path of a run folder, in one place."""
 
 import difflib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.errors import UserError
+from dragoman.errors import SystemFault, UserError
 
 FORMAT = 1
+_LACKS_ALL = "has neither config.toml nor metrics.jsonl"
 EXPORT_INFO = "dragoman.json"  # What an export says of itself, and a run has not.
 
 
@@ -63,6 +65,32 @@ class RunFolder:
         return any(path.is_file() for path in (self.config, self.provenance, self.metrics))
 
 
+class HeldFolder:
+    """Notices when a folder that is written to is deleted or moved."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def check(self) -> None:
+        """Refuse to go on where nobody would look for what is written."""
+        try:
+            is_there = os.path.samestat(self._path.stat(), os.fstat(self._held))
+        except (FileNotFoundError, NotADirectoryError):
+            is_there = False
+        except OSError:  # Of a file server that does not answer, which will be told elsewhere.
+            return
+        if not is_there:
+            raise SystemFault(
+                f"{self._path} was deleted or moved while the run was written to it; move it back, "
+                "or start the run again"
+            )
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._held)
+
+
 def find_run(name: str) -> RunFolder:
     """Find an existing run by its path, or by its name under runs/."""
     return _find(name, RunFolder.exists)
@@ -87,8 +115,12 @@ def _find(name: str, is_one: Callable[[RunFolder], bool]) -> RunFolder:
             )
         if RunFolder(path).metrics.is_file():
             raise UserError(f"{path} {lacking(RunFolder(path))}")
-    near = difflib.get_close_matches(name, [path.name for path in Path("runs").glob("*/")], 1)
+    others = [path.name for path in Path("runs").glob("*/") if path.name != name]
+    near = difflib.get_close_matches(name, others, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
+    for path in places:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, but not of a run: it {_LACKS_ALL}{hint}")
     if "/" in name:
         raise UserError(f"{name}: no run found there")
     raise UserError(f"{name}: no run found there or at runs/{name}{hint}")

@@ -1,13 +1,28 @@
 """The tensors of a checkpoint, as the model and the optimizer of its run have them."""
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dragoman.errors import UserError
+
+
+def write_tensors(
+    tensors: Mapping[str, Tensor], path: Path, note: dict[str, str] | None = None
+) -> None:
+    """Write tensors; what the system refuses is told as it tells it."""
+    try:
+        save_file(dict(tensors), path, note)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if not number:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def read_tensors(path: Path, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:

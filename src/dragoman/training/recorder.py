@@ -21,11 +21,13 @@ from dragoman.runs.before import write_before
 from dragoman.runs.checkpoint import Checkpoint
 from dragoman.runs.checkpoint_index import checkpoint_name
 from dragoman.runs.checkpoint_writer import CheckpointWriter, Saved
-from dragoman.runs.folder import RunFolder
+from dragoman.runs.folder import HeldFolder, RunFolder
 from dragoman.runs.metrics import MetricsLog
 from dragoman.runs.trackers import Trackers
 from dragoman.training.display import Display
 from dragoman.training.evaluator import Evaluated
+
+SECONDS_BETWEEN_LOOKS = 1.0  # At where the run folder is.
 
 
 class Recorder:
@@ -54,6 +56,8 @@ class Recorder:
             trackers = Trackers(kinds, run, settings, step + 1, self.say)
             self._metrics = MetricsLog(run, trackers, self.say)
             self._checkpoints = CheckpointWriter(run, config.checkpoints)
+            self._folder = HeldFolder(run.path)
+            self._last_look = 0.0
 
     @property
     def has_history(self) -> bool:
@@ -107,13 +111,17 @@ class Recorder:
     def save(self, checkpoint: Checkpoint) -> None:
         """Save in the background; the save before this one is waited for."""
         if self.writes:
+            self._folder.check()
             # A checkpoint without the history of its steps would leave a gap after a kill.
             self.flush()
             self._note_saved(self._checkpoints.save(checkpoint), "; training continues")
 
     def note_saved(self) -> None:
-        """Write down any checkpoint that was finished meanwhile."""
+        """Write down any checkpoint that was finished meanwhile, if all is where it was."""
         if self.writes:
+            if time.monotonic() - self._last_look > SECONDS_BETWEEN_LOOKS:
+                self._last_look = time.monotonic()
+                self._folder.check()
             self._note_saved(self._checkpoints.done(), "; training continues")
 
     def finish_saving(self) -> str:
@@ -136,6 +144,7 @@ class Recorder:
         """Finish all files and give the terminal back."""
         if self.writes:
             self._metrics.close()
+            self._folder.close()
         self.display.stop()
 
     def _note_saved(self, saved: Saved | None, and_then: str = "") -> None:

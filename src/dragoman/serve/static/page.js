@@ -71,13 +71,18 @@ async function ask(path, body, signal) {
     signal,
   };
   const response = await fetch(path, options);
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
+  // A proxy, or a server with too many connections, answers with a page of its own.
+  const answer = await response.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return {};
+  });
+  if (response.ok && Object.keys(answer).length) return answer;
+  throw new Error(answer.error || `The server is busy or cannot be reached (${response.status}).`);
 }
 
 async function translate() {
   pending?.abort();
+  target.parentElement.classList.remove("busy");
   if (!source.value.trim()) {
     showResult("");
     tell("");
@@ -102,6 +107,7 @@ async function translate() {
     tell("");
   } catch (error) {
     if (error.name === "AbortError") return;
+    showResult("");  // It would seem to be that of the new text.
     tell(error instanceof TypeError ? "The server is not responding." : error.message, true);
   }
   target.parentElement.classList.remove("busy");
