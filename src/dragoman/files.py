@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import IO, Any
 
 from dragoman.errors import UserError
 from dragoman.records import SavedFile
+
+LOCK = ".lock"  # In a folder that one process holds.
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -84,10 +87,22 @@ def find_file_damage(path: Path, size: int, checksum: str | None = None) -> str 
     return None
 
 
+def is_held_here(folder: Path) -> bool | None:
+    """Whether a process of this machine holds a folder, as its kernel says; None if unknown.
+
+    To try the lock itself would keep others from taking it in that moment.
+    """
+    try:
+        inode = (folder / LOCK).stat().st_ino
+        return re.search(rf":{inode} ", Path("/proc/locks").read_text()) is not None
+    except OSError:
+        return None
+
+
 @contextmanager
 def exclusive(folder: Path, purpose: str) -> Iterator[None]:
     """Hold a folder for one process; the kernel lets go of it when the process dies."""
-    path = folder / ".lock"
+    path = folder / LOCK
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:

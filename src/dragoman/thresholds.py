@@ -237,7 +237,7 @@ SILENCE = Threshold(
     300.0,
     "seconds",
     "A live run writes a line or a sample far more often; or three of its longest steps, if "
-    "longer.",
+    "longer. Where no process of the only machine holds the run, SHORTEST_GAP is enough.",
 )
 
 

@@ -65,8 +65,10 @@ def test_scores_of_unlike_sets_are_not_compared(tmp_path: Path) -> None:
 def test_losses_that_were_counted_otherwise_are_not_drawn(tmp_path: Path, what: str) -> None:
     first, second = calm_run(tmp_path / "one"), calm_run(tmp_path / "two")
     if what == "smoothing":
-        assert second.settings is not None
-        second.settings = second.settings.replace("[training]", "[training]\nlabel_smoothing = 0.3")
+        for run, smoothing in ((first, 0.1), (second, 0.3)):
+            assert run.settings is not None
+            set_it = f"[training]\nlabel_smoothing = {smoothing}"
+            run.settings = run.settings.replace("[training]", set_it)
     else:
         assert second.provenance is not None
         second.provenance["corpus"]["manifest"]["vocabulary"]["sizes"] = [500]
@@ -124,9 +126,25 @@ def test_runs_without_anything(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").touch()
     page = compare_runs(tmp_path / "one", tmp_path / "two", tmp_path / "out")
-    assert "All settings are the same" in page.read_text()
+    assert "All settings are the same" not in page.read_text()
     markdown = (tmp_path / "out" / "compare.md").read_text()
-    assert "## What changed\n\nAll settings are the same.\n\n## Curves\n" in markdown
+    assert (
+        "## What changed\n\nThe settings of one and two are not known.\n\n## Curves\n" in markdown
+    )
+
+
+def test_what_is_not_known_is_not_called_a_difference(tmp_path: Path) -> None:
+    first, second = calm_run(tmp_path / "one"), calm_run(tmp_path / "two")
+    first.settings = None
+    compare_runs(first.write(), second.write(), tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert report["settings_that_differ"] == {}
+    words = " ".join(fact["words"] for fact in report["facts"])
+    assert "differently" not in words
+    assert "not set" not in words
+    same, other = calm_run(tmp_path / "three"), calm_run(tmp_path / "four")
+    compare_runs(same.write(), other.write(), tmp_path / "out")
+    assert "All settings are the same." in (tmp_path / "out/compare.md").read_text()
 
 
 def test_differing() -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.report.evidence import Evidence
+from dragoman.files import exclusive
+from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.live import run_state
 from dragoman.report.live.run_state import RunState
@@ -268,6 +270,19 @@ def test_a_silent_run_and_one_that_has_not_begun(tmp_path: Path) -> None:
     assert silent["state"] == {"tone": "bad", "words": "no log output for 1 h 7 min"}
     assert silent["speed"]["step"] == 60
     assert "left" not in silent["speed"], "nobody knows when a silent run goes on"
+    # Of a run on this machine alone the kernel knows whether anything still writes it.
+    for line in run.lines:
+        if "hosts" in line:
+            line["hosts"] = [socket.gethostname()]
+    run.hosts = [socket.gethostname()]
+    with exclusive(run.write(), "training it"):
+        held = RunState(RunFolder(run.path), lambda: run.clock + 40).look()
+        assert held["state"]["words"] == "running"
+        assert load_evidence(run.path, run.clock + 40).state == "running"
+    let_go = RunState(RunFolder(run.path), lambda: run.clock + 40).look()
+    assert let_go["state"] == {"tone": "bad", "words": "no log output for 40.0 s"}
+    assert load_evidence(run.path, run.clock + 40).state == "crashed"
+    assert load_evidence(run.path, run.clock + 20).state == "running"
     waiting = RunState(RunFolder(tmp_path / "later"), lambda: START)
     assert waiting.look()["state"]["words"] == "waiting for the run to start"
 

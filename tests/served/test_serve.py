@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +86,32 @@ def test_a_real_client_two_engines_and_a_signal(spelling_run: Path, exported: Pa
         assert (status, answer["translatedText"].count("\n")) == (200, document.count("\n"))
         with pytest.raises(URLError):
             get(f"{address}/health")
+
+
+def abandoned(address: str, body: object) -> str:
+    """How a request ends that gets no answer."""
+    try:
+        return str(post(address, body))
+    except OSError as error:
+        return type(error).__name__
+
+
+@pytest.mark.slow
+def test_a_second_signal_leaves_at_once_and_says_what_is_lost(spelling_run: Path) -> None:
+    limits = ("--max-characters", "1000000", "--max-waiting", "50000")
+    with started(spelling_run, *limits) as (process, address):
+        document = "\n\n".join(number_pairs(10_000, 20_000)[0])
+        body = {"q": document, "source": "en", "target": "de"}
+        thread, ends = in_background(lambda: abandoned(f"{address}/translate", body))
+        wait_until(lambda: metric(address, "dragoman_waiting_sentences") > 0)
+        while process.poll() is None:  # One signal too early would be none.
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        assert process.returncode == 130
+        thread.join()
+        assert process.stderr
+        assert "dragoman: interrupted; 1 request under way abandoned" in process.stderr.read()
+        assert ends in (["RemoteDisconnected"], ["ConnectionResetError"], ["URLError"])
 
 
 def test_no_sentence_is_longer_than_the_model_has_learnt(spelling_run: Path) -> None:

@@ -194,6 +194,9 @@ def test_a_run_that_only_got_worse_is_not_recommended(folder: Path, tmp_path: Pa
     assert gained["verdict"] == "worse"
     assert gained["answer"].endswith("general itself translates this text better.")
     assert gained["next_step"].startswith("Use general itself, ")
+    (forgotten,) = (answer for answer in answers if answer["id"] == "forgotten")
+    # The best checkpoint is that of step 0 then, which there is nothing to blend with.
+    assert "--blend 0.5 --checkpoint latest" in forgotten["next_step"]
 
 
 def test_frozen_embeddings_stay_as_they_were(folder: Path) -> None:

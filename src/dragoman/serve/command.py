@@ -1,16 +1,20 @@
 """Listen, print the address, and shut down cleanly."""
 
 import asyncio
+import os
 import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
+from dragoman.console import say
 from dragoman.errors import UserError, explain, require_package
 from dragoman.inference.decoder import TrainedChoice
-from dragoman.stop_signals import stop_signals_caught
+from dragoman.stop_signals import INTERRUPTED, stop_signals_caught
+from dragoman.wording import plural
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -72,6 +76,16 @@ def make_server(app: "ASGIApp", header_seconds: float) -> "Server":
     """A server of HTTP/1.1 and nothing else, that logs nothing but what goes wrong."""
     import uvicorn
 
+    class Server(uvicorn.Server):
+        """Finishes what it has accepted, unless it is asked to stop a second time."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if self.should_exit:
+                left = plural(len(self.server_state.tasks), "request")
+                say(f"dragoman: interrupted; {left} under way abandoned")
+                os._exit(INTERRUPTED)
+            super().handle_exit(sig, frame)
+
     config = uvicorn.Config(
         app,
         loop="asyncio",
@@ -85,7 +99,7 @@ def make_server(app: "ASGIApp", header_seconds: float) -> "Server":
         limit_concurrency=MOST_CONNECTIONS,
         backlog=WAITING_CONNECTIONS,
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 def _impatient_protocol(header_seconds: float) -> "type[H11Protocol]":

@@ -119,7 +119,7 @@ def _count(value: Any) -> int:
         if count <= MOST_ALTERNATIVES:
             return count
     raise refuse(
-        400, f"Invalid request: alternatives must be a number from 0 to {MOST_ALTERNATIVES}"
+        400, f"Invalid request: alternatives must be a whole number from 0 to {MOST_ALTERNATIVES}"
     )
 
 

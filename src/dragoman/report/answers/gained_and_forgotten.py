@@ -48,9 +48,9 @@ def _gained(found: Adaptation) -> Answer:
         id="gained",
         question=_GAINED,
         verdict=verdict,
-        headline=f"{best.gain:+.1f} BLEU",
+        headline=f"{_signed(best.gain)} BLEU",
         tone=tone,
-        note=f"{best.low:+.1f} to {best.high:+.1f}, at step {best.step:,}",
+        note=f"{_signed(best.low)} to {_signed(best.high)}, at step {best.step:,}",
         answer=f"On {best.set}, {_words(best)} compared with {found.parent}, at step "
         f"{best.step:,}, the best evaluation. {stop}",
         evidence={
@@ -85,17 +85,19 @@ def _forgotten(found: Adaptation) -> Answer:
         else ""
     )
     others = "".join(f" On {one.set}: {_words(one)}." for one in at_best if one != worst)
+    # The best checkpoint may be that of step 0, which there is nothing to blend with.
+    chosen = "" if found.best.gain > 0 else " --checkpoint latest"
     advice = (
         "Mix in old text (corpus.train with weights), try weights between the two runs "
-        "(dragoman evaluate RUN --blend 0.5), or start a new run with fewer steps."
+        f"(dragoman evaluate RUN --blend 0.5{chosen}), or start a new run with fewer steps."
     )
     return Answer(
         id="forgotten",
         question=_FORGOTTEN,
         verdict=verdict,
-        headline={"no": "Nothing", "yes": f"{worst.gain:+.1f} BLEU"}.get(verdict, "Unclear"),
+        headline={"no": "Nothing", "yes": f"{_signed(worst.gain)} BLEU"}.get(verdict, "Unclear"),
         tone=tone,
-        note=f"{worst.low:+.1f} to {worst.high:+.1f} on {worst.set}",
+        note=f"{_signed(worst.low)} to {_signed(worst.high)} on {worst.set}",
         answer=f"On {worst.set}, {_words(worst)} by step {worst.step:,}, the best step on the "
         f"new text.{earlier}{others}",
         evidence={
@@ -114,6 +116,11 @@ def _verdict_of(change: Change, good: str, bad: str) -> tuple[str, Tone]:
     if change.low > 0 or (good == "no" and change.gain >= 0):
         return good, "good"
     return "unclear", "plain"
+
+
+def _signed(bleu: float) -> str:
+    """With its sign and one digit, and no minus before a zero."""
+    return f"{round(bleu, 1) + 0.0:+.1f}"
 
 
 def _words(change: Change) -> str:

@@ -151,7 +151,7 @@ ROWS: Mapping[StepTimeReason, Row[_Case]] = {
     "half of the steps slow": _row(
         lambda case: (
             f"Half of the {case.steps} take more than twice as long as the fastest: check what "
-            "else uses the devices (GPU utilisation includes other processes)."
+            "else uses the devices."
         ),
         "caution",
     ),

@@ -40,7 +40,9 @@ def compare_runs(first: Path, second: Path, output: Path, now: float | None = No
     own, other = ({one.id: one for one in side.answers} for side in sides)
     questions = [(answer, other[name]) for name, answer in own.items() if name in other]
     pictures = {"curves": drawn([picture for picture in _pictures(sides) if picture])}
-    settings = differing(*(flat_settings(side.evidence.settings) for side in sides))
+    unknown = [side.label for side in sides if not side.evidence.settings]
+    flat = [flat_settings(side.evidence.settings) for side in sides]
+    settings = {} if unknown else differing(*flat)
     identity = differing(*(_identity(side.evidence) for side in sides))
     facts = [*family_facts(*sides), *facts_of(*sides)]
     values = {
@@ -48,6 +50,9 @@ def compare_runs(first: Path, second: Path, output: Path, now: float | None = No
         "facts": [fact["words"] for fact in facts],
         "questions": questions,
         "settings": _rows(settings),
+        "same_settings": f"The settings of {' and '.join(unknown)} are not known."
+        if unknown
+        else "All settings are the same.",
         "identity": _rows(identity),
         "missing": [[side.label, notice] for side in sides for notice in side.evidence.missing],
         "pictures": pictures,

@@ -124,8 +124,7 @@ def _bleu_facts(first: Side, second: Side) -> list[dict[str, Any] | None]:
                 "first": best[0],
                 "second": best[1],
                 "words": f"The best BLEU is {best[0]:.2f} in {labels[0]} and {best[1]:.2f} in "
-                f"{labels[1]}. These are not comparable, because they were measured "
-                f"differently ({_ways(differences)}).",
+                f"{labels[1]}. {_not_comparable('these', 'measured', differences)}",
             }
         ]
     goal = min(best)
@@ -180,15 +179,18 @@ def _loss_fact(first: Side, second: Side) -> dict[str, Any] | None:
         "id": "losses_not_comparable",
         "first": ways[0],
         "second": ways[1],
-        "words": "The losses are not comparable, because they were computed differently "
-        f"({_ways(differences)}).",
+        "words": _not_comparable("the losses", "computed", differences),
     }
 
 
-def _ways(differences: dict[str, list[Any]]) -> str:
-    return ", ".join(
-        f"{name}: {shown(one)} and {shown(other)}" for name, (one, other) in differences.items()
+def _not_comparable(what: str, done: str, differences: dict[str, list[Any]]) -> str:
+    ways = ", ".join(
+        f"{name}: {' and '.join('not known' if one is None else shown(one) for one in pair)}"
+        for name, pair in differences.items()
     )
+    if all(None in pair for pair in differences.values()):
+        return f"Whether {what} are comparable is not known ({ways})."
+    return f"{what.capitalize()} are not comparable, because they were {done} differently ({ways})."
 
 
 def way_of_scoring(evidence: Evidence) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Loads a run folder, be the run finished, alive or dead; only reads files."""
 
 import math
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from dragoman.documents import (
     parse_leniently,
 )
 from dragoman.errors import UserError
-from dragoman.files import find_file_damage
+from dragoman.files import find_file_damage, is_held_here
 from dragoman.records import (
     CheckpointIndex,
     CorpusStep,
@@ -36,6 +37,7 @@ from dragoman.runs.folder import RunFolder
 from dragoman.thresholds import (
     MUCH_ELSEWHERE,
     OUTLIER,
+    SHORTEST_GAP,
     SILENCE,
     STEADY_STEPS_NEEDED,
     WARM_UP_STEPS,
@@ -115,6 +117,17 @@ class Evidence:
         return min((goodput for goodput in measured if goodput), default=math.inf)
 
     @property
+    def bleu_at_start(self) -> float | None:
+        """The first set's BLEU of the weights that the run started from, if it was measured."""
+        name = self.evaluations.name if self.evaluations else None
+        scores = (
+            one.event.bleu
+            for one in self.history.all_evaluations
+            if not one.step and one.event.set == name
+        )
+        return next(scores, None)
+
+    @property
     def latency(self) -> float:
         """Seconds of the slowest link."""
         return max((link.latency_seconds or 0.0 for link in self.history.links), default=0.0)
@@ -164,7 +177,7 @@ def load_evidence(run: Path, now: float) -> Evidence:
     found = Evidence(
         run=run,
         name=provenance.run or run.resolve().name,
-        state=_state(history, machines, bool(checkpoints.checkpoints), now),
+        state=_state(folder, history, machines, bool(checkpoints.checkpoints), now),
         history=history,
         machines=machines,
         settings=settings,
@@ -244,7 +257,22 @@ def _read_samples(path: Path, missing: list[str]) -> tuple[SampleTranslation, ..
     return tuple(samples.values())
 
 
-def _state(history: History, machines: tuple[Machine, ...], is_saved: bool, now: float) -> State:
+def longest_silence(folder: RunFolder, hosts: Sequence[str]) -> float:
+    """Seconds without a line after which a run counts as dead.
+
+    Of a run on this machine alone it is known whether any process still holds it.
+    """
+    is_known = set(hosts) == {socket.gethostname()} and is_held_here(folder.path) is False
+    return (SHORTEST_GAP if is_known else SILENCE).value
+
+
+def _state(
+    folder: RunFolder,
+    history: History,
+    machines: tuple[Machine, ...],
+    is_saved: bool,
+    now: float,
+) -> State:
     """Tell from the last lines how the run stands."""
     if not history.attempts and not len(history.train):
         return "lost" if is_saved else "not started"
@@ -253,8 +281,10 @@ def _state(history: History, machines: tuple[Machine, ...], is_saved: bool, now:
     newest = [history.last_time, *(machine.time[-1] for machine in machines if len(machine))]
     # A slow run is silent for longer than a fast one.
     longest_step = float(np.nanmax(history.train.seconds, initial=0.0))
-    alive = now - max(newest) <= max(SILENCE.value, 3 * longest_step)
-    return "running" if alive else "crashed"
+    allowed = longest_silence(folder, history.attempt.began.hosts if history.attempt else ())
+    if allowed == SILENCE.value:
+        allowed = max(allowed, 3 * longest_step)
+    return "running" if now - max(newest) <= allowed else "crashed"
 
 
 def _oddities(history: History) -> list[str]:

@@ -23,6 +23,7 @@ from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import plain
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.evidence.history import History
+from dragoman.report.evidence.run_evidence import longest_silence
 from dragoman.report.evidence.series import envelope
 from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.live.machine_now import MachineNow
@@ -296,9 +297,13 @@ class RunState:
         if not self._last_time:
             return {"tone": "plain", "words": "waiting for the run to start"}
         silent = self._seconds_silent(now)
-        if silent > SILENCE.value:
+        if silent > self._longest_silence():
             return {"tone": "bad", "words": f"no log output for {in_time(silent)}"}
         return {"tone": "good", "words": "running"}
+
+    def _longest_silence(self) -> float:
+        attempt = self._evidence.history.attempt if self._evidence else None
+        return longest_silence(self._run, attempt.began.hosts if attempt else ())
 
     def _seconds_silent(self, now: float) -> float:
         return now - max([self._last_time, *(one.time for one in self._machines.values())])
@@ -317,7 +322,7 @@ class RunState:
             speed["seconds_per_step"] = in_time(spent / len(timed))
             of_steps = (total - last) * spent / len(timed) if isinstance(total, int) else math.inf
             left = min(of_steps, self._ends_at - now)
-            is_going = self._end is None and self._seconds_silent(now) <= SILENCE.value
+            is_going = self._end is None and self._seconds_silent(now) <= self._longest_silence()
             if is_going and math.isfinite(left):
                 speed["left"] = in_time(max(0.0, left))
         return speed

@@ -90,6 +90,8 @@ def reproduce_lines(evidence: Evidence) -> list[str]:
             )
     config = shlex.quote(f"{evidence.run}/config.toml")
     again = shlex.quote(f"{evidence.name}-again")
+    if not evidence.settings:
+        lines.append("# config.toml is missing or unreadable: put it back first")
     lines.append(f"dragoman prepare {config}")
     if known.corpus.identity:
         lines.append(f"# the corpus identity must be {known.corpus.identity}")

@@ -132,7 +132,11 @@ def _summary(evidence: Evidence, findings: Findings) -> str:
     series = evidence.evaluations
     if series is not None and np.isfinite(series.bleu).any():
         best = int(np.nanargmax(series.bleu))
-        parts.append(f"best BLEU {series.bleu[best]:.1f} at step {series.step[best]:,.0f}")
+        words = f"best BLEU {series.bleu[best]:.1f} at step {series.step[best]:,.0f}"
+        start = evidence.bleu_at_start
+        if start is not None and start >= series.bleu[best]:
+            words += f", not above the {start:.1f} of the weights it started from"
+        parts.append(words)
     end = evidence.history.end
     if end is not None and end.reason == "error":
         parts.append(f"stopped by an error: {end.detail}")
