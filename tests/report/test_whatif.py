@@ -337,6 +337,11 @@ def test_calibration_of_a_run_with_local_steps(tmp_path: Path) -> None:
     every_step = predict(found, Scenario(local_steps=1))
     assert every_step.seconds_step == pytest.approx(1.0 - 0.1004 + 0.502)
     assert "an exchange every step" in dict(usual_questions(found))
+    # Gradients cannot be sent in four bits, and have no fragments.
+    few = replace(found, compression="int4", local_fragments=2)
+    assert dict(usual_questions(few))["an exchange every step, bf16"].compression == "bf16"
+    (_, asked), *_ = questions_of(Scenario(local_steps=1), few)
+    assert (asked.compression, asked.local_fragments) == ("bf16", 1)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,6 +94,16 @@ def test_a_checkpoint_that_a_kill_left_out_of_the_index_is_found(tmp_path: Path)
     entry = find_intact(tmp_path, lambda _: None)
     assert entry is not None
     assert entry.step == 200
+
+
+def test_what_a_kill_left_of_writing_the_index_is_deleted(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    own, other = (f".{INDEX}.{host}.4711" for host in (os.uname().nodename, "another-machine"))
+    (tmp_path / own).touch()
+    (tmp_path / other).touch()  # It may be writing.
+    mend_index(tmp_path, lambda _: None)
+    assert not (tmp_path / own).exists()
+    assert (tmp_path / other).exists()
 
 
 def test_folders_that_the_index_does_not_know_are_left_alone(tmp_path: Path) -> None:

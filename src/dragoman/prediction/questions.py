@@ -10,6 +10,16 @@ from dragoman.prediction.sync_choice import choose_local_steps
 MOST_WORKERS = 1024
 
 
+def gradients_instead(scenario: Scenario, run: MeasuredRun) -> Scenario:
+    """A scenario of single steps: in one piece, and in bits that gradients can be sent in."""
+    bits: Compression | None = "bf16" if run.compression in FEW_BITS else None
+    return replace(
+        scenario,
+        local_fragments=scenario.local_fragments or 1,
+        compression=scenario.compression or bits,
+    )
+
+
 def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
     """What people ask about after a run; how to synchronize, of at least two machines."""
     faster = [
@@ -31,9 +41,9 @@ def usual_questions(run: MeasuredRun) -> list[tuple[str, Scenario]]:
         (f"{other} compression".replace("none", "no"), replace(several, compression=other))
     )
     if run.local_steps > 1:
-        bits: Compression = "bf16" if run.compression in FEW_BITS else run.compression
-        every_step = replace(several, local_steps=1, local_fragments=1, compression=bits)
-        questions.append(("an exchange every step", every_step))
+        every_step = gradients_instead(replace(several, local_steps=1), run)
+        bits = every_step.compression
+        questions.append((f"an exchange every step{f', {bits}' if bits else ''}", every_step))
     else:
         local = choose_local_steps(several.apply_to(run))
         words = f"{local.local_steps} local steps, {local.compression}"

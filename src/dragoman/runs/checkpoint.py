@@ -1,6 +1,7 @@
 """Checkpoints, complete or absent: safetensors, checksums, and an index."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -132,6 +133,10 @@ def mend_index(folder: Path, warn: Callable[[str], None]) -> None:
         place = folder / before.name.removeprefix(".").removesuffix(BEFORE)
         if not place.exists():
             before.rename(place)
+    for left in folder.glob(
+        f".{INDEX}.{os.uname().nodename}.*"
+    ):  # Written aside, and not put here.
+        left.unlink(missing_ok=True)
     listed = _listed(folder) or []
     names = {entry.name for entry in listed}
     left_out = [entry for entry in _in_folders(folder) if entry.name not in names]

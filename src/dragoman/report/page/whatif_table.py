@@ -12,7 +12,7 @@ from textwrap import fill, wrap
 from dragoman.config import Compression
 from dragoman.errors import UserError
 from dragoman.prediction.assumptions import assumptions_of
-from dragoman.prediction.questions import usual_questions
+from dragoman.prediction.questions import gradients_instead, usual_questions
 from dragoman.prediction.step_model import (
     OF_SYNC,
     USUAL_BYTES_PER_SECOND,
@@ -126,6 +126,8 @@ def questions_of(scenario: Scenario, run: MeasuredRun) -> list[tuple[str, Scenar
     if scenario == Scenario():
         return usual_questions(run)
     scenario = scenario.between_machines(run)
+    if scenario.local_steps == 1:
+        scenario = gradients_instead(scenario, run)
     questions = [(_label(scenario), scenario)]
     asked, half = scenario.apply_to(run), replace(scenario, compression="bf16")
     if asked.workers > asked.rows_per_step:
