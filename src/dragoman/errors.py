@@ -9,7 +9,6 @@ _ADVICE = {
     errno.EROFS: "name a path on a disk that can be written to",
 }
 
-NO_FINITE_GRADIENT = "no finite gradient"  # How the fault begins that settings alone can mend.
 FIX_FIRST = "fix this, then run the same command to resume"
 
 

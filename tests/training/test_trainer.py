@@ -17,6 +17,7 @@ from dragoman.config_file import load_config
 from dragoman.corpus.prepare import prepare
 from dragoman.errors import SystemFault, UserError
 from dragoman.inference.translate import Translator
+from dragoman.report.answers import answer_all
 from dragoman.report.evidence import load_evidence
 from dragoman.report.findings.analysis import analyse
 from dragoman.runs import checkpoint_writer
@@ -286,6 +287,12 @@ def test_steps_without_finite_gradient_stop_the_run_before_harm(
     assert skipped[-3:] == [True] * 3
     assert metrics(prepared / "run", "stop")[-1]["reason"] == "error"
     assert all(torch.isfinite(value).all() for value in final_tensors(prepared / "run").values())
+    # Resumed, it would meet the same rates.
+    evidence = load_evidence(prepared / "run", now=0.0)
+    (advice,) = (
+        one.next_step for one in answer_all(evidence, analyse(evidence)) if one.id == "duration"
+    )
+    assert advice.startswith("Start a new run with other settings: these stopped it (no finite")
 
 
 def test_a_save_under_way_at_an_error_is_finished_and_written_down(

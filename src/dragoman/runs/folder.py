@@ -9,7 +9,6 @@ from pathlib import Path
 from dragoman.errors import SystemFault, UserError
 
 FORMAT = 1
-_LACKS_ALL = "has neither config.toml nor metrics.jsonl"
 EXPORT_INFO = "dragoman.json"  # What an export says of itself, and a run has not.
 
 
@@ -120,7 +119,10 @@ def _find(name: str, is_one: Callable[[RunFolder], bool]) -> RunFolder:
     hint = f"; did you mean {near[0]}?" if near else ""
     for path in places:
         if path.is_dir():
-            raise UserError(f"{path} is a folder, but not of a run: it {_LACKS_ALL}{hint}")
+            raise UserError(
+                f"{path} is a folder, but not of a run: it has neither config.toml nor "
+                f"metrics.jsonl{hint}"
+            )
     if "/" in name:
         raise UserError(f"{name}: no run found there")
     raise UserError(f"{name}: no run found there or at runs/{name}{hint}")

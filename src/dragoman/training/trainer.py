@@ -11,7 +11,7 @@ from dragoman.cluster.links import SECONDS_PER_LINK, measure_links, neighbours
 from dragoman.cluster.processes import Workers
 from dragoman.cluster.supervision import Supervision
 from dragoman.config import Config, shape_of
-from dragoman.errors import NO_FINITE_GRADIENT, SystemFault
+from dragoman.errors import SystemFault
 from dragoman.inference.evaluate import Interrupted
 from dragoman.model.precision import arithmetic
 from dragoman.prediction.run_schedule import RunSchedule
@@ -268,7 +268,7 @@ class Trainer:
         if progress.skipped_in_a_row >= self.config.training.max_skipped_steps:
             is_finest = self.config.training.precision == "float32"
             raise SystemFault(
-                f"{NO_FINITE_GRADIENT} for {progress.skipped_in_a_row} consecutive steps, up to "
+                f"no finite gradient for {progress.skipped_in_a_row} consecutive steps, up to "
                 f"step {step}; lower the learning "
                 f"rate{'' if is_finest else ', or train in float32'}"
             )

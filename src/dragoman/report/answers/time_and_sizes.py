@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import FEW_BITS, ModelSettings, OptimizerKind, moments_kept, shape_of
-from dragoman.errors import FIX_FIRST, NO_FINITE_GRADIENT
+from dragoman.errors import FIX_FIRST
 from dragoman.records import CheckpointEntry
 from dragoman.report.answers.advice import spare_evaluations
 from dragoman.report.answers.answer import Answer, in_case, unknown
@@ -96,7 +96,7 @@ def duration(evidence: Evidence, findings: Findings) -> Answer:
 
 
 def _after_an_error(reason: str) -> str:
-    if reason.startswith(NO_FINITE_GRADIENT):  # A resumed run keeps its settings.
+    if reason.startswith("no finite gradient"):  # A resumed run keeps its settings.
         return f"Start a new run with other settings: these stopped it ({reason})."
     return f"Mend what stopped it ({reason}), then run the same command to resume."
 
