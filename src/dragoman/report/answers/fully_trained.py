@@ -153,15 +153,13 @@ def _words_past_best(case: _Case) -> str:
 
 
 def _go_on(case: _Case) -> str:
+    end = case.evidence.history.end
+    loosened = _LOOSENED.get(end.reason) if end else None
     if case.is_schedule_unfinished:
         assert case.schedule is not None
-        end = case.evidence.history.end
-        loosened = _LOOSENED.get(end.reason) if end else None
         first = f"{loosened}, which ended the run, and " if loosened else ""
         words = f"{first}continue to the end of the schedule, step {case.schedule.total_steps:,}."
         return words[0].upper() + words[1:]
-    end = case.evidence.history.end
-    loosened = _LOOSENED.get(end.reason) if end else None
     limit = (
         f"{loosened}, which ended the run, so that it reaches step {case.more_steps}"
         if loosened

@@ -330,7 +330,7 @@ def _outliers(train: TrainSteps) -> list[str]:
     """A step or two that took so long that every mean speaks of them."""
     place = np.arange(len(train)) - np.searchsorted(train.attempt, train.attempt)
     steady = train.take((place >= WARM_UP_STEPS.value) & np.isfinite(train.seconds))
-    if len(steady) < 2 * STEADY_STEPS_NEEDED.value:
+    if len(steady) < 2 * STEADY_STEPS_NEEDED.value or not steady.seconds.any():
         return []
     share, median = steady.seconds / steady.seconds.sum(), float(np.median(steady.seconds))
     is_long = (share > MUCH_ELSEWHERE.value) & (steady.seconds > OUTLIER.value * median)
