@@ -27,7 +27,7 @@ from dragoman.console import open_closed_streams, printable, protect_console, sa
 from dragoman.contradictions import refuse_idle_workers
 from dragoman.errors import SystemFault, UserError, explain, is_disk_full, is_lack_of_memory
 from dragoman.model_arguments import read_choice
-from dragoman.stop_signals import INTERRUPTED, imports_interruptible
+from dragoman.stop_signals import INTERRUPTED
 from dragoman.text_arguments import (
     read_augment,
     read_pairs,
@@ -52,11 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault(SPIN_VARIABLE, SPIN)
     open_closed_streams()
     protect_console()
-    with imports_interruptible():
-        _run(arguments)
-
-
-def _run(arguments: Sequence[str] | None) -> None:
     parsed = parse(arguments)
     try:
         _refuse_odd_names(sys.argv[1:] if arguments is None else arguments)

@@ -21,12 +21,12 @@ from dragoman.corpus.manifest import (
 from dragoman.corpus.passes import LINES_PER_CHUNK
 from dragoman.corpus.text import read_pairs
 from dragoman.errors import UserError
-from dragoman.files import exclusive, flush_folder, naming, write_whole
+from dragoman.files import LOCK, exclusive, flush_folder, naming, write_whole
 
 BUILDING = ".building"
 DROPPED = "dropped.json"  # Samples of what each filter took.
 INSPECTED = ("inspect.html", "inspect.json")
-OURS = {".lock", BUILDING, DROPPED, *INSPECTED}
+OURS = {LOCK, BUILDING, DROPPED, *INSPECTED}
 DATA_FOLDER = re.compile(r"corpus-[0-9a-f]{12}(-repaired)?")  # Nobody else's folders.
 
 

@@ -4,7 +4,8 @@ import json
 import zipfile
 from pathlib import Path
 
-from dragoman.inference.export_folder import CARD, INFO, LOCK, SUBWORDS, ExportInfo
+from dragoman.files import LOCK
+from dragoman.inference.export_folder import CARD, INFO, SUBWORDS, ExportInfo
 from dragoman.languages import language_name
 
 PACKAGE_VERSION, ARGOS_VERSION = "1.0", "1.9"  # The first Argos Translate that reads it so.

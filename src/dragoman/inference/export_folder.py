@@ -12,6 +12,7 @@ from dragoman.config import Library, Quantization, TranslationSettings
 from dragoman.documents import FILE_NAME, LINE, item, read_document
 from dragoman.errors import UserError
 from dragoman.files import (
+    LOCK,
     describe_file,
     exclusive,
     find_file_damage,
@@ -22,7 +23,7 @@ from dragoman.records import SavedFile, Versioned
 from dragoman.runs.folder import EXPORT_INFO, find_run
 
 FORMAT = 1
-INFO, CARD, MODEL, LOCK = EXPORT_INFO, "README.md", "model.bin", ".lock"
+INFO, CARD, MODEL = EXPORT_INFO, "README.md", "model.bin"
 SUBWORDS = ("source.model", "target.model")
 TENSORS = "model.safetensors"
 WEIGHTS_OF: Mapping[Library, str] = {

@@ -21,7 +21,7 @@ def write_tensors(
     except SafetensorError as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if not number:
-            raise
+            raise OSError(str(error)) from None
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 

@@ -20,7 +20,7 @@ from dragoman.config_file import dump_config, flatten, load_saved_config, sectio
 from dragoman.corpus.store import PreparedCorpus
 from dragoman.documents import encode, items_of, parse
 from dragoman.errors import UserError
-from dragoman.files import exclusive, write_whole
+from dragoman.files import LOCK, exclusive, write_whole
 from dragoman.model.transformer import count_parameters, load_weights
 from dragoman.records import MachineHardware, ParentRun
 from dragoman.runs.checkpoint import find_intact, has_intact, mend_index, read_index, read_state
@@ -41,7 +41,7 @@ from dragoman.training.recorder import Recorder
 # What a run folder may hold before it has a config.
 OPENING = (
     *("checkpoints", "monitor", "source.model", "target.model", "provenance.json"),
-    *(".lock", ".seen-*", ".source.model.*", ".target.model.*"),
+    *(LOCK, ".seen-*", ".source.model.*", ".target.model.*"),
     *(".provenance.json.*", ".config.toml.*"),
 )
 

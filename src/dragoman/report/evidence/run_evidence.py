@@ -257,13 +257,9 @@ def _read_samples(path: Path, missing: list[str]) -> tuple[SampleTranslation, ..
     return tuple(samples.values())
 
 
-def longest_silence(folder: RunFolder, hosts: Sequence[str]) -> float:
-    """Seconds without a line after which a run counts as dead.
-
-    Of a run on this machine alone it is known whether any process still holds it.
-    """
-    is_known = set(hosts) == {socket.gethostname()} and is_held_here(folder.path) is False
-    return (SHORTEST_GAP if is_known else SILENCE).value
+def is_abandoned(folder: RunFolder, hosts: Sequence[str]) -> bool:
+    """Whether no process holds a run any more, as is known of one on this machine alone."""
+    return set(hosts) == {socket.gethostname()} and is_held_here(folder.path) is False
 
 
 def _state(
@@ -281,9 +277,9 @@ def _state(
     newest = [history.last_time, *(machine.time[-1] for machine in machines if len(machine))]
     # A slow run is silent for longer than a fast one.
     longest_step = float(np.nanmax(history.train.seconds, initial=0.0))
-    allowed = longest_silence(folder, history.attempt.began.hosts if history.attempt else ())
-    if allowed == SILENCE.value:
-        allowed = max(allowed, 3 * longest_step)
+    allowed = max(SILENCE.value, 3 * longest_step)
+    if is_abandoned(folder, history.attempt.began.hosts if history.attempt else ()):
+        allowed = SHORTEST_GAP.value
     return "running" if now - max(newest) <= allowed else "crashed"
 
 

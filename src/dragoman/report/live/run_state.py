@@ -23,14 +23,14 @@ from dragoman.report.answers import answer_all
 from dragoman.report.answers.answer import plain
 from dragoman.report.evidence import Evidence, load_evidence
 from dragoman.report.evidence.history import History
-from dragoman.report.evidence.run_evidence import longest_silence
+from dragoman.report.evidence.run_evidence import is_abandoned
 from dragoman.report.evidence.series import envelope
 from dragoman.report.findings.analysis import Findings, analyse
 from dragoman.report.live.machine_now import MachineNow
 from dragoman.report.live.tail import Tail
 from dragoman.runs.folder import RunFolder
 from dragoman.runs.metrics_reader import read_event
-from dragoman.thresholds import SILENCE
+from dragoman.thresholds import SHORTEST_GAP, SILENCE
 from dragoman.wording import in_bits_per_second, in_time
 
 LARGEST_SHARE = 0.006  # Of one core, for making answers anew.
@@ -303,7 +303,8 @@ class RunState:
 
     def _longest_silence(self) -> float:
         attempt = self._evidence.history.attempt if self._evidence else None
-        return longest_silence(self._run, attempt.began.hosts if attempt else ())
+        hosts = attempt.began.hosts if attempt else ()
+        return (SHORTEST_GAP if is_abandoned(self._run, hosts) else SILENCE).value
 
     def _seconds_silent(self, now: float) -> float:
         return now - max([self._last_time, *(one.time for one in self._machines.values())])
